@@ -27,7 +27,7 @@ from spag.core.episodes import Episode
 from spag.engines.base import Request, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.taboo import AdversarialTaboo
-from spag.rollout.ray.driver import play_on_ray
+from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs
 from spag.rollout.writer import collect_episodes
@@ -73,7 +73,7 @@ def measure(workers: int, path: Path) -> Growth:
 
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
         job = PlayJob(players, GAME)
-        for batch in play_on_ray(left, job, cluster, stats, stack, lambda _: None):
+        for batch in RayPlayers(job, cluster, stack, lambda _: None, most=len(left)).play(left, stats):
             now = time.monotonic()
             began.append(time.process_time())
             for episode in batch:

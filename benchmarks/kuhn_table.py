@@ -26,7 +26,7 @@ from spag.games.kuhn_poker import solver
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.mixture import Policy, mixture
 from spag.learning.devices import make_optimizer
-from spag.learning.policy_copies import Reference, WeightCopy
+from spag.learning.policy import Reference, WeightCopy
 
 BY_DEAL = "the same by `group`, a deal being a group"
 """The row whose advantages are those of ``group``."""

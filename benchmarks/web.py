@@ -25,8 +25,9 @@ from spag.core.types import Utterance
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.games.taboo.words import shipped_words
 from spag.storage.store import write_json, write_rows
-from spag.web.app import create_app, listen
+from spag.web.app import create_app
 from spag.web.security import Access
+from spag.web.server import listen
 
 ITERATIONS = 5
 TARGET_MS = 300.0

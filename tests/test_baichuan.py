@@ -81,7 +81,7 @@ def reference(published: Path) -> torch.Tensor:
 
 def test_the_folder_as_published_is_refused_and_the_way_out_named(published: Path) -> None:
     fix = "convert it once with spag import model FOLDER --output NEW"
-    with pytest.raises(ModelError, match=f"this model brings its own code; .*{fix}"):
+    with pytest.raises(ModelError, match=f"the model has its own code; .*{fix}"):
         load_tokenizer(str(published))
     with pytest.raises(ModelError, match=f"own code fails on transformers .*{fix}") as caught:
         load_tokenizer(str(published), trust_remote_code=True)
@@ -94,7 +94,7 @@ def test_the_folder_as_published_is_refused_and_the_way_out_named(published: Pat
 def test_a_head_that_rewrites_itself_is_refused(tmp_path: Path) -> None:
     """Any model with code of its own; only Baichuan2-13B can be converted."""
     folder = write_published(tmp_path / "rewriting", model_type="own_code")
-    with pytest.raises(ModelError, match=r"brings its own code; review it, then set model\.trust_remote_code=true"):
+    with pytest.raises(ModelError, match=r"has its own code; review it, then set model\.trust_remote_code=true"):
         load_model(str(folder))
     with pytest.raises(
         ModelError, match=r"no safetensors weights found \(pickled weights are never loaded\); convert it first"
@@ -265,9 +265,15 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path: Path, monkeypatch: py
         ({"model_type": "llama"}, "model_type is 'llama'; only Baichuan2-13B is converted"),
         ({"hidden_size": 4096, "num_attention_heads": 32}, "Baichuan models of 7B have rotary positions"),
         ({"vocab_size": 64_000}, "a Baichuan of the first generation"),
-        ({"intermediate_size": 95}, r"mlp\.\w+\.weight has shape \(\d+, \d+\), by config\.json it should be"),
-        ({"num_hidden_layers": 3}, r"7 weights are missing \(model\.layers\.2\.input_layernorm\.weight"),
-        ({"num_hidden_layers": 1}, r"7 weights are not of a Baichuan2-13B"),
+        (
+            {"intermediate_size": 95},
+            r"6 of another shape \(model\.layers\.0\.mlp\.\w+\.weight \(\d+, \d+\) for \(\d+, \d+\), \.\.\.\)",
+        ),
+        (
+            {"num_hidden_layers": 3},
+            r"7 missing \(model\.layers\.2\.input_layernorm\.weight, \.\.\.\); restore config or weights",
+        ),
+        ({"num_hidden_layers": 1}, r"its weights are not those of a Baichuan2-13B .* 7 unexpected"),
     ],
 )
 def test_folders_of_other_models_are_refused(
@@ -287,7 +293,7 @@ def test_folders_of_other_models_are_refused(
 def test_broken_and_missing_files_are_named(published: Path, tmp_path: Path) -> None:
     folder = write_published(tmp_path / "published", files=1)
     [weights] = folder.glob("*.bin")
-    with pytest.raises(RunError, match="is there already"):
+    with pytest.raises(RunError, match="exists, and an import overwrites nothing"):
         convert_model(folder, published)
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
@@ -296,6 +302,10 @@ def test_broken_and_missing_files_are_named(published: Path, tmp_path: Path) -> 
     weights.unlink()
     with pytest.raises(ModelError, match="holds no weights"):
         convert_model(folder, tmp_path / "new")
+    for broken in ({"unk_token": {"lstrip": True}}, {"bos_token": 3}):
+        (folder / "tokenizer_config.json").write_text(json.dumps(broken))
+        with pytest.raises(ModelError, match=r"its tokenizer is broken: .*; download the folder again"):
+            convert_model(folder, tmp_path / "new")
     (folder / "tokenizer.model").write_bytes(b"version https://git-lfs")
     with pytest.raises(ModelError, match=r"tokenizer\.model: is no SentencePiece model"):
         convert_model(folder, tmp_path / "new")

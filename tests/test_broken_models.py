@@ -27,7 +27,7 @@ from spag.learning.devices import make_accelerator
 from spag.learning.start import trainable
 from spag.models.finding import adapter_base, model_type, read_adapter, resolve_model
 from spag.models.loading import checked_device, load_model, load_tokenizer, save_model
-from spag.models.refusals import Refusals, described
+from spag.models.refusals import described, library_errors
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import read_shape
 from tiny_model import make_model
@@ -408,7 +408,7 @@ PASSED = [KeyboardInterrupt(), SystemExit(), ModelError("ours"), ConfigError("ou
 
 @pytest.mark.parametrize("error", TRANSLATED + PASSED, ids=lambda error: type(error).__name__)
 def test_only_what_libraries_raise_is_translated(error: BaseException) -> None:
-    with pytest.raises(BaseException) as caught, Refusals(lambda error: EngineError(described(error))):
+    with pytest.raises(BaseException) as caught, library_errors(lambda error: EngineError(described(error))):
         raise error
     assert isinstance(caught.value, EngineError) if error in TRANSLATED else caught.value is error
 

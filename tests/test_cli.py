@@ -20,13 +20,13 @@ from spag.cli import main
 from spag.cli.console import make_reporter
 from spag.cli.run import _report
 from spag.config.files import load_config, parse_config
-from spag.config.presets import preset_names
+from spag.config.presets import PRESETS
 from spag.games.registry import get, names
 from spag.games.taboo.promptfile import upstream_prompt
 from spag.rollout.runner import prompt_digest
 from spag.runs.reading import RunFolder
 from spag.runs.teachers import teacher_path
-from spag.storage.disk import FileLock
+from spag.storage.disk import lock_file
 from spag.storage.episodes import read_episodes, read_samples
 from taboo_games import TABOO
 
@@ -475,7 +475,7 @@ def test_a_second_play_on_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "arena" / "episodes.jsonl"
     play = ("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", path)
     arena = ("arena", "bot:random", "bot:equilibrium", "--game", "kuhn_poker", "--output", path.parent)
-    with FileLock(path):
+    with lock_file(path):
         for command in (play, arena):
             assert spag(*command, status=2).output.startswith(
                 f"error: {path}: another process (pid {os.getpid()}) is writing this file"
@@ -598,7 +598,7 @@ def test_help_names_the_presets_where_there_is_a_config(monkeypatch: pytest.Monk
         text = " ".join(spag(*path, "--help").output.split())
         if "CONFIG" in text:
             takes.append(" ".join(path))
-            assert all(name in text for name in preset_names()), path
+            assert all(name in text for name in PRESETS), path
     assert sorted(takes) == [
         "arena", "config show", "config validate", "doctor", "eval", "plan", "play", "rewards", "run", "serve", "train",
     ]  # fmt: skip
@@ -646,10 +646,10 @@ def test_a_preset_whose_name_holds_a_dot_has_a_folder_of_its_own(monkeypatch: py
 
 def test_presets_are_listed_and_printed() -> None:
     text = spag("presets").output
-    assert all(f"\n{name} " in f"\n{text}" for name in preset_names())
+    assert all(f"\n{name} " in f"\n{text}" for name in PRESETS)
     assert "smollm2-135m (Q4_1, dequantised), 2 CPU cores" in text
     rows = json.loads(spag("presets", "--json").stdout)
-    assert [row["name"] for row in rows] == preset_names()
+    assert [row["name"] for row in rows] == list(PRESETS)
     assert {row["model"] for row in rows if row["name"] == "kuhn"} == {"smollm2-135m"}
     printed = spag("presets", "demo").output
     assert parse_config(printed, "printed") == load_config("demo")
@@ -681,6 +681,12 @@ def test_names_of_files_are_taken_as_they_are(games: Path, tmp_path: Path) -> No
 def test_a_name_that_no_file_can_have_is_one_line(command: str) -> None:
     name = "x" * 300
     assert spag(*command.format(name).split(), status=2).output.startswith(f"error: {name}")
+
+
+def test_a_model_with_half_a_name_is_that_model(tmp_path: Path) -> None:
+    for text in ("=bot:random", "bot:random="):
+        result = spag("arena", text, "bot:random", "--game", "kuhn_poker", "--output", tmp_path / "arena", status=2)
+        assert result.output.startswith(f"error: {text}: ")
 
 
 def test_a_report_without_its_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

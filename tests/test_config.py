@@ -11,7 +11,7 @@ from spag.algorithms.imitation import ImitationSettings
 from spag.algorithms.reinforce import ReinforceSettings
 from spag.algorithms.spag import SpagSettings
 from spag.config.files import dump_config, load_config, option_names, parse_config
-from spag.config.presets import ABOUT, preset_names
+from spag.config.presets import PRESETS
 from spag.config.reference import configuration_page, phase_options
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
@@ -28,7 +28,7 @@ def spag_of(config: RunConfig) -> SpagSettings:
 
 
 # those two need TextArena: tests/adapters/, test_source_presets.py
-@pytest.mark.parametrize("name", sorted(set(preset_names()) - {"textarena-mix", "spiral-qwen3-4b"}))
+@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"textarena-mix", "spiral-qwen3-4b"}))
 def test_presets_parse_and_read_back(name: str) -> None:
     config = load_config(name)
     assert parse_config(dump_config(config), "dump") == config
@@ -36,7 +36,7 @@ def test_presets_parse_and_read_back(name: str) -> None:
 
 def test_every_preset_file_is_listed() -> None:
     files = (ROOT / "src" / "spag" / "config" / "presets").glob("*.yaml")
-    assert sorted(ABOUT) == sorted(path.stem for path in files)
+    assert sorted(PRESETS) == sorted(path.stem for path in files)
 
 
 def test_there_are_few_options() -> None:

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from spag.cli import main
 from spag.config.files import load_config
-from spag.config.presets import ABOUT, preset_text
+from spag.config.presets import PRESETS, preset_text
 from spag.games.registry import get
 from spag.planning import estimate, here, samples
 from spag.planning.specs import GIB, KNOWN_SHAPES, find_gpu
@@ -190,11 +190,12 @@ def test_the_hours_that_presets_are_listed_with_are_those_of_the_plan(name: str)
     if "textarena:" in preset_text(name):
         pytest.importorskip("textarena")
     count, kind = PLANNED[name]
-    listed, unit = ABOUT[name].time.split()
+    listed, unit = PRESETS[name].time.split()
     found = json.loads(printed(f"spag plan {name} --gpus {count} --gpu {kind} --json"))["total"]
     assert found["fits"]
     assert float(listed) / {"hours": 1, "minutes": 60}[unit] == pytest.approx(found["hours"], rel=0.05)
 
 
 def test_every_preset_with_planned_hours_names_its_gpu() -> None:
-    assert set(PLANNED) == {name for name, one in ABOUT.items() if "CPU" not in one.hardware and one.time[0].isdigit()}
+    timed = {name: one for name, one in PRESETS.items() if one.time[0].isdigit()}
+    assert set(PLANNED) == {name for name, one in timed.items() if "CPU" not in one.hardware}

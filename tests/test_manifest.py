@@ -123,6 +123,14 @@ def test_what_was_built_on_other_results_is_redone(tmp_path: Path) -> None:
     assert do_all(tmp_path) == [False, False]
 
 
+def test_a_redo_removes_a_link_and_not_what_it_points_to(tmp_path: Path) -> None:
+    do_all(tmp_path)
+    moved = (tmp_path / "first").rename(tmp_path / "another disk")
+    (tmp_path / "first").symlink_to(moved)
+    assert do_all(tmp_path, force=True, size=3) == [True, False]
+    assert not (tmp_path / "first").is_symlink() and (moved / "file").is_file()
+
+
 def test_a_lost_file_matters_to_the_stage_that_needs_it(tmp_path: Path) -> None:
     do_all(tmp_path)
     (tmp_path / "first" / "file").unlink()
@@ -254,5 +262,7 @@ def test_no_other_training_may_write_into_a_run(tmp_path: Path) -> None:
     do(Manifest.open(tmp_path), "2-spag/iteration-1/train", "weights")
     with pytest.raises(RunError, match="belongs to the run"):
         check_free(tmp_path / "2-spag" / "iteration-1")
+    with pytest.raises(RunError, match="belongs to the run"):
+        check_free(tmp_path / "2-spag" / "iteration-1" / "checkpoint")
     check_free(tmp_path / "mine")
     check_free(tmp_path)

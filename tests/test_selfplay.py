@@ -20,7 +20,7 @@ from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.types import TabooOutcome
 from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
 from spag.rollout.matchmaking import pairings
-from spag.rollout.runner import GameSpec, PlayStats, play, play_batches
+from spag.rollout.runner import GameSpec, PlayStats, play, play_together
 from spag.rollout.runner import game_specs as specs_of
 from spag.rollout.writer import collect_episodes
 from spag.storage.episodes import read_episodes
@@ -101,7 +101,8 @@ def test_games_that_ended_before_an_engine_failed_count() -> None:
     says = {"g": "Guess it.", "h": "river"}  # saying the word ends the second game
     attacker, defender = ScriptedEngine(lambda request: says[request.id]), ScriptedEngine(refuse)
     sides = {role: Player(one, "m", Sampling()) for role, one in zip(ROLES, (attacker, defender), strict=True)}
-    batches = play_batches(TABOO, [GameSpec(name, task_of("river"), 0) for name in says], sides, PlayStats())
+    games = [(GameSpec(name, task_of("river"), 0), sides) for name in says]
+    batches = play_together(TABOO, games, PlayStats(), in_flight=2)
     assert [episode.id for episode in next(batches)] == ["h"]
     with pytest.raises(EngineError, match="gone"):
         next(batches)
@@ -155,7 +156,8 @@ def test_a_game_in_flight_twice_is_refused() -> None:
 def collect(path: Path, specs: list[GameSpec], reply: object = chatter, **options: object) -> object:
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
         engine = ScriptedEngine(reply, concurrency=4)  # type: ignore[arg-type]
-        return play_batches(TABOO, left, {role: Player(engine, "chatter", Sampling()) for role in ROLES}, stats)
+        players = {role: Player(engine, "chatter", Sampling()) for role in ROLES}
+        return play_together(TABOO, ((spec, players) for spec in left), stats, in_flight=4)
 
     return collect_episodes(path, specs, play_them, TABOO, **options)  # type: ignore[arg-type]
 
@@ -232,7 +234,7 @@ def test_a_cut_prompt_and_unknown_tokens_are_recorded(tmp_path: Path) -> None:
 
     stats, engine = PlayStats(), Cutting(name_role)
     both = {role: Player(engine, "m", Sampling()) for role in ROLES}
-    [[episode]] = play_batches(TABOO, game_specs(WORDS[:1], 1, seed=1), both, stats)
+    [[episode]] = play_together(TABOO, ((spec, both) for spec in game_specs(WORDS[:1], 1, seed=1)), stats, in_flight=1)
     with JsonlStore(tmp_path / "games.jsonl") as store:
         store.append(episode)
     [read] = read_episodes(tmp_path / "games.jsonl")

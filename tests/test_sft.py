@@ -17,8 +17,7 @@ from spag.models.loading import load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.runs import execute
 from spag.runs.execute import mix_warnings
-from spag.storage.episodes import all_samples, read_samples
-from spag.storage.sft import read_sft
+from spag.storage.episodes import all_samples, read_samples, read_sft
 
 pytestmark = pytest.mark.slow
 

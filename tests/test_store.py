@@ -7,7 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,10 @@ import pytest
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError, StorageError
 from spag.core.types import Task, Utterance
-from spag.storage.disk import FileLock, FolderLock, open_locked
+from spag.storage.disk import lock_file, lock_folder, open_locked
 from spag.storage.episodes import read_episodes
 from spag.storage.jsonfile import MAX_LINE, is_torn
-from spag.storage.store import JsonlStore, cut_torn_line, write_atomically, write_json, write_rows
+from spag.storage.store import JsonlStore, cut_torn_line, sync_files, write_atomically, write_json, write_rows
 from taboo_games import task_of
 
 
@@ -199,7 +200,7 @@ def no_file(folder: Path, kind: str) -> Path:
 def test_an_output_that_is_no_file_is_refused_and_stays(tmp_path: Path, kind: str, message: str) -> None:
     path = no_file(tmp_path, kind)
     before = os.lstat("/dev/full")
-    for write in (JsonlStore, FileLock, lambda path: write_atomically(path, "x"), lambda path: write_rows(path, [1])):
+    for write in (JsonlStore, lock_file, lambda path: write_atomically(path, "x"), lambda path: write_rows(path, [1])):
         with pytest.raises(StorageError) as caught:
             write(path)
         assert str(caught.value) == f"{path}: {message}"
@@ -253,18 +254,16 @@ def test_a_row_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lock", "target", "name", "message"),
     [
-        (FolderLock, "", ".lock", "is working in this run folder"),
-        (FileLock, "e.jsonl", ".e.jsonl.lock", "is writing this file; wait for it, or choose another output"),
+        (lock_folder, "", ".lock", "is working in this run folder"),
+        (lock_file, "e.jsonl", ".e.jsonl.lock", "is writing this file; wait for it, or choose another output"),
     ],
 )
 def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(
-    tmp_path: Path, lock: type[FolderLock] | type[FileLock], target: str, name: str, message: str
+    tmp_path: Path, lock: Callable[[Path], AbstractContextManager[None]], target: str, name: str, message: str
 ) -> None:
     path = tmp_path / target
-    code = (
-        f"import pathlib, spag.storage.disk as d\nlock = d.{lock.__name__}(pathlib.Path({str(path)!r})).__enter__()\n"
-    )
-    code += "print('in', flush=True)\ninput()"
+    code = f"import pathlib, spag.storage.disk as d\nwith d.{lock.__name__}(pathlib.Path({str(path)!r})):\n"
+    code += "  print('in', flush=True)\n  input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -281,12 +280,12 @@ def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(
 def test_a_lock_on_a_file_leaves_nothing_and_holds_for_all_of_its_names(tmp_path: Path) -> None:
     file, link = tmp_path / "e.jsonl", tmp_path / "link"
     link.symlink_to(file)
-    with FileLock(link):
+    with lock_file(link):
         write_atomically(file, "replaced")
         with pytest.raises(RunError, match=f"^{file}: another process"):
-            FileLock(file).__enter__()
+            lock_file(file).__enter__()
     assert sorted(tmp_path.iterdir()) == [file, link]
-    with FileLock(file):
+    with lock_file(file):
         pass
 
 
@@ -303,6 +302,15 @@ def test_a_lock_is_on_the_file_under_the_name(tmp_path: Path, monkeypatch: pytes
     descriptor = open_locked(path)
     assert descriptor is not None and os.path.samestat(os.fstat(descriptor), path.stat())
     os.close(descriptor)
+
+
+def test_private_files_of_a_readable_folder_become_readable(tmp_path: Path) -> None:
+    for folder, expected in ((0o755, 0o644), (0o750, 0o640), (0o700, 0o600)):
+        tmp_path.chmod(folder)
+        file = tmp_path / f"{folder:o}"
+        file.touch(0o600)  # as safetensors makes them
+        sync_files(tmp_path)
+        assert file.stat().st_mode & 0o777 == expected
 
 
 def test_two_that_replace_a_file_at_once_do_not_mix(tmp_path: Path) -> None:

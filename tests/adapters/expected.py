@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 
-from spag.adapters.transcript import new_lines
+from spag.adapters.turns import new_lines
 from spag.core.types import Task, Utterance
 from spag.games.base import Game
 

@@ -21,8 +21,7 @@ from openenv.validation.types import Level
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from spag.adapters.guard import ApiGuard, make_server
-from spag.adapters.openenv import GameAction, GameClient, GameEnvironment, GameSetup, create_app
+from spag.adapters.openenv import GameAction, GameClient, GameEnvironment, create_app
 from spag.adapters.opponent import Opponent, engine_of
 from spag.core.errors import ConfigError, EngineError
 from spag.core.types import Split
@@ -30,8 +29,8 @@ from spag.engines.base import Engine, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
 from spag.games.registry import SHIPPED, get
-from spag.web.app import listen
-from spag.web.security import MOST_BYTES, Access
+from spag.web.security import MOST_BYTES, Access, ApiGuard
+from spag.web.server import listen, make_server
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "openenv"
 TOKEN = "a-token-of-sixteen-characters"
@@ -41,7 +40,7 @@ TOKEN = "a-token-of-sixteen-characters"
 def serving(app: FastAPI, sessions: int = 32) -> Iterator[str]:
     """Serve ``app`` on a free port of this machine and yield its address."""
     with listen("127.0.0.1", 0) as listener:
-        server = make_server(app, connections=2 * sessions + 32, ws_max_size=MOST_BYTES)
+        server = make_server(app, limit_concurrency=2 * sessions + 32, ws_max_size=MOST_BYTES)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
         thread.start()
         try:
@@ -114,7 +113,7 @@ def test_the_client_gets_the_games_prompt_and_nothing_else(name: str) -> None:
     """The conformance suite tests that a prompt holds no secret."""
     game = get(name)
     with Opponent(game, lambda: ScriptedEngine(lambda request: "[1] [check]")) as opponent:
-        env = GameEnvironment(GameSetup(game, game.tasks(Split.TRAIN, 5, 0), opponent))
+        env = GameEnvironment(game, game.tasks(Split.TRAIN, 5, 0), opponent)
         for role in game.roles:
             seen = env.reset(seed=1, episode_id="x", role=role)
             assert env._position is not None and not seen.done
@@ -276,7 +275,7 @@ def test_thoughts_are_private() -> None:
             return reply
 
         with Opponent(game, lambda: ScriptedEngine(answer), Sampling(thought_tokens=100)) as opponent:
-            env = GameEnvironment(GameSetup(game, game.tasks(Split.TRAIN, 5, 0), opponent))
+            env = GameEnvironment(game, game.tasks(Split.TRAIN, 5, 0), opponent)
             seen = [env.reset(seed=1, episode_id="x", role="player_0")]
             while not seen[-1].done:
                 seen.append(env.step(GameAction(text=reply)))

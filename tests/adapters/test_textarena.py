@@ -12,8 +12,7 @@ from expected import check_thoughts_are_private
 from textarena.envs.registration import ENV_REGISTRY
 from textarena.envs.SimpleNegotiation.env import SimpleNegotiationEnv
 
-from spag.adapters.textarena import replay
-from spag.adapters.textarena.theirs import ROLES
+from spag.adapters.textarena.theirs import ROLES, position
 from spag.core import errors
 from spag.core.errors import ConfigError
 from spag.core.types import Observation, Split, State, Task, Utterance
@@ -133,7 +132,7 @@ def test_the_global_random_states_are_neither_used_nor_changed() -> None:
         random.seed(process_seed)
         np.random.seed(process_seed)
         python, numbers = random.getstate(), np.random.get_state()[1].tolist()
-        replay.position.cache_clear()
+        position.cache_clear()
         last = positions(game, 5, PLAYS["KuhnPoker-v0"])[-1]  # three rounds are dealt on the way
         seen.append((last, game.observe(last, ROLES[0])))
         assert (random.getstate(), np.random.get_state()[1].tolist()) == (python, numbers)

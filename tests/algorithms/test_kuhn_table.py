@@ -15,7 +15,7 @@ from spag.algorithms.group import Group, GroupSettings
 from spag.algorithms.reinforce import Baselines, Reinforce
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import State, Task, Utterance
-from spag.learning.policy_copies import Reference
+from spag.learning.policy import Reference
 
 MOVES = ("[check]", "[bet]", "[fold]", "[call]")
 

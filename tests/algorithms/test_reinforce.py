@@ -11,7 +11,6 @@ from spag.algorithms.base import TokenBatch, Totals
 from spag.algorithms.credit import DRIFT, normalized, without_drift
 from spag.algorithms.policy_gradient import (
     importance_correction,
-    limited_share,
     policy_gradient_loss,
     policy_gradient_terms,
     scheduled,
@@ -224,20 +223,20 @@ def test_the_share_of_truncated_and_masked_tokens() -> None:
     # two tokens of one utterance, 3 and 0.4 times as likely for the trainer; one of another, 1.1 times
     batch = tokens(logprob=[0.0] * 3, old_logprob=[math.log(3), math.log(0.4), math.log(1.1)])
     batch = replace(batch, sample=torch.tensor([0, 0, 1]), weight=torch.ones(2, dtype=torch.float64))
-    found = {kind: limited_share(batch, kind, 2.0).tolist() for kind in ("token", "sequence", "mask")}
+    found = {kind: importance_correction(batch, kind, 2.0)[1].tolist() for kind in ("token", "sequence", "mask")}
     assert found == {"token": [1.0, 0.0, 0.0], "sequence": [0.0, 0.0, 0.0], "mask": [1.0, 1.0, 0.0]}
-    assert limited_share(batch, "sequence", 1.15).tolist() == [1.0, 1.0, 0.0]  # 3 * 0.4 = 1.2
+    assert importance_correction(batch, "sequence", 1.15)[1].tolist() == [1.0, 1.0, 0.0]  # 3 * 0.4 = 1.2
 
 
 def test_importance_correction_by_token_by_utterance_and_masked() -> None:
     # one utterance of two tokens, 3 and 0.5 times as likely for the trainer as for the engine; another of one token
     batch = tokens(logprob=[0.0] * 3, old_logprob=[math.log(3), math.log(0.5), math.log(1.1)])
     batch = replace(batch, sample=torch.tensor([0, 0, 1]), weight=torch.ones(2, dtype=torch.float64))
-    found = {kind: importance_correction(batch, kind, 2.0).tolist() for kind in ("token", "sequence", "mask")}
+    found = {kind: importance_correction(batch, kind, 2.0)[0].tolist() for kind in ("token", "sequence", "mask")}
     assert found["token"] == pytest.approx([2.0, 0.5, 1.1])
     assert found["sequence"] == pytest.approx([1.5, 1.5, 1.1])  # 3 * 0.5
     assert found["mask"] == pytest.approx([0.0, 0.5, 1.1])
-    assert importance_correction(batch, "sequence", 1.2).tolist() == pytest.approx([1.2, 1.2, 1.1])
+    assert importance_correction(batch, "sequence", 1.2)[0].tolist() == pytest.approx([1.2, 1.2, 1.1])
 
 
 def test_every_token_of_an_update_counts_alike() -> None:

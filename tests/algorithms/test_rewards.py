@@ -20,7 +20,7 @@ from spag.core.episodes import Episode, PlayerInfo, SampleType
 from spag.core.errors import DataError
 from spag.core.types import Task, Utterance
 from spag.games.registry import get
-from spag.games.taboo.prompts import PromptSet, play_prompt
+from spag.games.taboo.prompts import PromptSet
 from spag.games.taboo.types import TabooOutcome
 from spag.storage.episodes import read_episodes
 from taboo_games import ROLES, episode_of
@@ -211,9 +211,7 @@ def test_play_template_is_the_prompt_of_play() -> None:
     (sample,) = assign_rewards([GUESSED], settings=game)
     from spag.core.types import Observation
 
-    assert sample.prompt == play_prompt(
-        Observation("defender", GUESSED.history[:1], {"max_turns": 5}), PromptSet.default()
-    )
+    assert sample.prompt == PromptSet.default().play(Observation("defender", GUESSED.history[:1], {"max_turns": 5}))
     assert sample.type is SampleType.IMITATION
 
 

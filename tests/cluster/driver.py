@@ -12,7 +12,7 @@ from scripted_players import scripted
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
-from spag.rollout.ray.driver import play_on_ray
+from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats, game_specs
 from spag.rollout.writer import PlaySummary, collect_episodes
@@ -27,7 +27,7 @@ def play_into(
     config = ClusterConfig(address=address, **{"lease": 2, "deadline": 60.0, **cluster})  # type: ignore[arg-type]
 
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
-        return play_on_ray(left, job, config, stats, stack, print)
+        return RayPlayers(job, config, stack, print, most=len(left)).play(left, stats)
 
     return collect_episodes(path, specs, play_them, TABOO)
 

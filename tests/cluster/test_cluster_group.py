@@ -27,7 +27,7 @@ from spag.engines.vllm.broadcast import WeightBroadcast
 from spag.engines.vllm.setup import installed_vllm
 from spag.models.loading import load_model
 from spag.rollout.ray import group
-from spag.rollout.ray.driver import RayPlayers, open_on_ray
+from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.group import EngineGroup
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import Player, game_specs
@@ -67,7 +67,7 @@ class Actors:
     def __init__(self, cluster: Cluster, opener: Opener, model: Path, stack: ExitStack) -> None:
         self.notes: list[str] = []
         config = ClusterConfig(address=cluster.address, workers=2, lease=1, deadline=240.0)
-        self.players: RayPlayers = open_on_ray(PlayJob(opener, TABOO), config, stack, self.notes.append)
+        self.players = RayPlayers(PlayJob(opener, TABOO), config, stack, self.notes.append)
         version, _ = installed_vllm() or ("", False)
         end = WeightBroadcast(ModelConfig(name=str(model), dtype="float32"), torch.device("cpu"), version)
         self.players.group = EngineGroup(end, ROLES[0], config.deadline)

@@ -23,7 +23,7 @@ from spag.engines.players import endpoint_environment
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
 from spag.games.registry import get
-from spag.rollout.ray.driver import RayPlayers, open_on_ray
+from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.weights import pack
 from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs, play
@@ -70,15 +70,15 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
 
     config = ClusterConfig(address=cluster.address, workers=2, lease=1, deadline=60.0)
     job = PlayJob(partial(learner, model_folder / "model.safetensors", tmp_path), TABOO)
-    players = open_on_ray(job, config, stack, lambda note: None)
+    players = RayPlayers(job, config, stack, lambda note: None)
     stats = PlayStats()
     assert play_there(players, stats=stats) == before
     assert stats.utterances == sum(len(episode.history) for episode in before.values())
     learning = dict(half)
-    players.update_weights(learning)
+    players.update_weights(learning, ROLES[0])
     for value in half.values():
         value.zero_()  # the trainer goes on at once
-    players.update_weights(other)
+    players.update_weights(other, ROLES[0])
     assert play_there(players) == after
     assert play_there(players) == after
     assert len(opened(tmp_path)) == 2  # the actors are still those of the beginning
@@ -88,29 +88,29 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
         os.kill(process, signal.SIGKILL)
     assert play_there(players) == after
     assert set(opened(tmp_path)) > first  # at least one replacement; it may have played all games before the other
-    players.update_weights(old)
+    players.update_weights(old, ROLES[0])
     assert play_there(players) == before
     assert len(players._updates) == 1  # nobody keeps weights that newer ones replace
 
 
 def test_weights_change_only_between_plays(cluster: Cluster, stack: ExitStack) -> None:
     job = PlayJob(chatting, TABOO)
-    players = open_on_ray(
+    players = RayPlayers(
         job, ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0), stack, lambda note: None
     )
     batches = players.play(SPECS)
     next(batches)
     with pytest.raises(EngineError, match="weights change only between plays"):
-        players.update_weights({})
+        players.update_weights({}, ROLES[0])
     assert list(batches)
-    players.update_weights({})
+    players.update_weights({}, ROLES[0])
     with pytest.raises(EngineError, match=r"lost without a finished game .*: ScriptedEngine takes no new weights"):
         list(players.play(SPECS))
 
 
 def test_each_play_may_have_a_game_and_players_of_its_own(cluster: Cluster, stack: ExitStack) -> None:
     config = ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0)
-    players = open_on_ray(PlayJob(pair, TABOO), config, stack, lambda note: None)
+    players = RayPlayers(PlayJob(pair, TABOO), config, stack, lambda note: None)
     specs = [GameSpec(f"k{number}", task, number) for number, task in enumerate(KUHN.tasks(Split.TRAIN, 4, 0))]
 
     def speakers(specs: Sequence[GameSpec], game: Game, first: str, second: str) -> set[tuple[str, str]]:
@@ -143,12 +143,8 @@ def test_weights_go_to_the_engine_of_a_player() -> None:
         PlayJob(lambda stack: {role: Player(e, "m", Sampling()) for role, e in zip(ROLES, engines, strict=True)}, TABOO)
     )
     worker.update_weights(pack({"a": torch.zeros(1)}), ROLES[1])
-    worker.update_weights(pack({"b": torch.zeros(1)}), None)
-    assert [engine.given for engine in engines] == [("b",), ("a", "b")]
-    both = PlayWorker()
-    both.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engines[0], "m", Sampling())), TABOO))
-    both.update_weights(pack({"c": torch.zeros(1)}), None)
-    assert engines[0].given == ("b", "c")  # an engine of both roles gets them once
+    worker.update_weights(pack({"b": torch.zeros(1)}), ROLES[0])
+    assert [engine.given for engine in engines] == [("b",), ("a",)]
 
 
 def test_games_that_ended_before_an_engine_failed_are_returned() -> None:

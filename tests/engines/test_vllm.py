@@ -21,18 +21,17 @@ from tiny_vllm import TinyVLLM
 
 import gloo_nccl
 from gloo_nccl import at_the_trainer
-from spag.config.schema import ModelConfig
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError
 from spag.engines.base import Completion, Engine, FinishReason, GroupPlace, Request, Sampling, token_limit
+from spag.engines.prompts import TokenizedRequest
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.turns import take_turns
 from spag.engines.vllm import broadcast, opening
 from spag.engines.vllm import pool as vllm_pool
 from spag.engines.vllm.engine import VLLMEngine, within_limits
-from spag.engines.vllm.messages import WorkerOutput
-from spag.engines.vllm.opening import ServedModel, start_vllm
 from spag.engines.vllm.pool import VLLMPool
-from spag.engines.vllm.setup import VLLMSettings
+from spag.engines.vllm.worker import WorkerOutput
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
 from tiny_model import make_model
@@ -271,8 +270,8 @@ def test_opening_again_leaves_nothing_behind(
     me = psutil.Process()
     before = {child.pid for child in me.children(recursive=True)}
     resident = me.memory_info().rss
-    settings = VLLMSettings(str(folder), "float32", "cpu", concurrency=8, max_length=512, data_parallel=2)
-    [engine] = start_vllm(settings, [ServedModel(str(folder))])
+    options = EngineConfig(concurrency=8, max_length=512, data_parallel=2)
+    [engine] = opening.open_vllm([ModelConfig(name=str(folder), dtype="float32", device="cpu")], options, 1)
     assert len({child.pid for child in me.children()} - before) == 2
     assert_same(ask(engine, PROMPTS, GREEDY), answers[1.0])
     try:
@@ -425,7 +424,8 @@ def trimmed(output: WorkerOutput, stop: tuple[str, ...], min_new_tokens: int, fo
         users = 0
 
     engine = VLLMEngine(Pool(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
-    engine._finish(Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop), (0,), False, output)
+    request = Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop)
+    engine._finish(TokenizedRequest(request, engine.tokenizer, engine.style, (0,), truncated=False, opening=""), output)
     [done] = engine.poll()
     return done.text, done.finish_reason, done.token_ids
 

@@ -23,8 +23,8 @@ from spag.engines.base import GroupedEngine, GroupPlace, Request, Sampling
 from spag.engines.vllm import broadcast, opening
 from spag.engines.vllm.broadcast import WeightBroadcast, in_background, open_broadcast
 from spag.engines.vllm.engine import VLLMEngine
-from spag.engines.vllm.messages import WorkerJoin
 from spag.engines.vllm.pool import VLLMPool
+from spag.engines.vllm.worker import WorkerOrder
 from spag.models.loading import load_model
 
 Weights = dict[str, torch.Tensor]
@@ -80,7 +80,7 @@ class Bench:
 def at_once(calls: Sequence[Callable[[], str | None]]) -> list[str | None]:
     """Make all calls at the same time; raise the first error."""
     answers: list[str | None] = []
-    waiting = [in_background(partial(lambda call: answers.append(call()), call)) for call in calls]
+    waiting = [in_background(lambda call: answers.append(call()))(call) for call in calls]
     for one in waiting:
         one.result(60)
     return answers
@@ -217,10 +217,10 @@ def test_a_send_whose_engine_dies_hangs_until_the_group_is_left(
 
 def test_every_process_of_an_actor_has_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two replicas of two processes after three others: 4 and 5, 6 and 7 of 8."""
-    told: list[WorkerJoin] = []
+    told: list[WorkerOrder] = []
 
     class Replica:
-        def send(self, message: WorkerJoin) -> None:
+        def send(self, message: WorkerOrder) -> None:
             told.append(message)
 
         def receive(self) -> None:
@@ -231,8 +231,8 @@ def test_every_process_of_an_actor_has_a_rank(monkeypatch: pytest.MonkeyPatch) -
     pool._replicas = [Replica(), Replica()]  # type: ignore[list-item]
     assert pool.group_size()[1] == 4
     assert pool.join_group(GroupPlace("10.0.0.1", 29500, 8, 4)) is None
-    assert [message.place["rank_offset"] for message in told] == [4, 6]
-    assert {message.place["world_size"] for message in told} == {8}
+    assert [message.arguments[0]["rank_offset"] for message in told] == [4, 6]
+    assert {message.arguments[0]["world_size"] for message in told} == {8}
 
 
 def test_where_no_group_can_be_formed_the_reason_is_named(

@@ -2,22 +2,21 @@
 
 import importlib.metadata
 import json
-from collections.abc import Sequence
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import spag.engines.vllm.opening
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.engines import opening
 from spag.engines.base import FinishReason, Request, Sampling
+from spag.engines.prompts import TokenizedRequest
+from spag.engines.vllm import opening as vllm_opening
 from spag.engines.vllm.engine import VLLMEngine
-from spag.engines.vllm.messages import WorkerOutput
-from spag.engines.vllm.opening import ServedModel
 from spag.engines.vllm.setup import (
     Backend,
     VLLMSettings,
@@ -28,8 +27,11 @@ from spag.engines.vllm.setup import (
     own_device,
     worker_environments,
 )
+from spag.engines.vllm.worker import WorkerOutput
+from spag.models.tokens import PromptStyle
 
 if TYPE_CHECKING:
+    from tiny_vllm import TinyVLLM
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
@@ -67,6 +69,7 @@ def test_the_backend_and_why(
 
 
 if TYPE_CHECKING:
+    from tiny_vllm import TinyVLLM
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -176,41 +179,43 @@ def test_each_copy_gets_its_own_cores_or_gpus() -> None:
         environments("cuda", 4, 2)
 
 
-def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, rank in (("one", 8), ("two", 24)):
-        (tmp_path / name).mkdir()
-        config = {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": rank}
-        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
-    calls: list[tuple[VLLMSettings, Sequence[ServedModel]]] = []
+class FakePool:
+    """Stands in for the processes of one vLLM."""
 
-    class FakeEngine:
-        closed = 0
+    max_length = 512
 
-        def close(self) -> None:
-            self.closed += 1
+    def __init__(self, arguments: dict[str, Any], _: object, __: int, adapters: tuple[str, ...], *rest: object) -> None:
+        self.arguments, self.adapters, self.users = arguments, adapters, 0
 
-    def fake_open(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[FakeEngine]:
-        calls.append((settings, models))
-        return [FakeEngine() for _ in models]
+    def release(self, keys: set[str]) -> None:
+        self.users -= 1
 
-    monkeypatch.setattr(spag.engines.vllm.opening, "start_vllm", fake_open)
+
+def test_adapters_of_one_base_share_a_vllm(
+    tiny_vllm: "TinyVLLM", model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = shutil.copytree(tiny_vllm.adapters[1], tmp_path / "second")
+    config = json.loads((second / "adapter_config.json").read_text())
+    (second / "adapter_config.json").write_text(json.dumps(config | {"r": 24}))
+    monkeypatch.setattr(vllm_opening, "VLLMPool", FakePool)
     monkeypatch.setattr(opening, "installed_vllm", lambda: CPU_BUILD)
-    names = [str(tmp_path / "one"), "org/base", str(tmp_path / "two"), "org/other", str(tmp_path / "one")]
-    models = [ModelConfig(name=name, device="cpu") for name in names]
+    names = [str(path) for path in (tiny_vllm.adapters[0], tiny_vllm.base, second, model_folder)]
+    models = [ModelConfig(name=name, device="cpu") for name in (*names, names[0])]
     notes: list[str] = []
     with ExitStack() as stack:
-        engines = opening.open_models(models, EngineConfig(backend="vllm"), stack, notes.append)
-        assert engines[0] is engines[4] and len({id(engine) for engine in engines}) == 4
-    assert [engine.closed for engine in engines[:4]] == [1, 1, 1, 1]  # type: ignore[attr-defined]
-    [(shared, served), (other, _)] = calls
-    assert (shared.model, shared.adapters, shared.max_lora_rank, shared.split) == (
-        "org/base",
-        (names[0], names[2]),
-        24,
-        2,
-    )
-    assert [(model.name, model.adapter) for model in served] == [(names[0], 1), ("org/base", 0), (names[2], 2)]
-    assert (other.model, other.adapters) == ("org/other", ())
+        engines = opening.open_models(models, EngineConfig(backend="vllm", memory=0.5), stack, notes.append)
+        assert engines[0] is engines[4]
+        found = [engine for engine in engines[:4] if isinstance(engine, VLLMEngine)]
+        assert [engine.adapter for engine in found] == [1, 0, 2, 0]
+        shared, other = found[0].pool, found[3].pool
+        assert [engine.pool for engine in found] == [shared, shared, shared, other]
+        assert (shared.users, other.users) == (3, 1)
+    assert (shared.users, other.users) == (0, 0)
+    assert (shared.arguments["model"], shared.arguments["max_lora_rank"]) == (names[1], 32)  # 24 has no kernels
+    assert isinstance(shared, FakePool) and isinstance(other, FakePool)
+    assert shared.adapters == (names[0], names[2])
+    assert (other.arguments["model"], other.adapters) == (names[3], ())
+    assert "enable_lora" not in other.arguments
     assert notes[1] == "models play with vllm: asked for by engine.backend (vLLM 0.32.0 on cpu)"
 
 
@@ -220,14 +225,17 @@ def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(
     """Should vLLM return one in spite of the ban, what came before it counts, as if the token limit had cut it."""
     tokenizer, pool = loaded[1], SimpleNamespace(users=0)
     engine = VLLMEngine(pool, tokenizer, frozenset({1}))  # type: ignore[arg-type]
-    asked, spelled = Request("r", "", Sampling(), 0, ("stop",)), tokenizer.encode("so stop")
+    asked = TokenizedRequest(
+        Request("r", "", Sampling(), 0, ("stop",)), tokenizer, PromptStyle.PLAIN, (0,), truncated=False, opening=""
+    )
+    spelled = tokenizer.encode("so stop")
     for ids, kept, reason, is_unknown in (
         ((*spelled[:3], 258, 1), 3, FinishReason.LENGTH, True),
         ((*spelled, 258), len(spelled), FinishReason.STOP, True),
         ((*spelled[:3], 1), 4, FinishReason.EOS, False),
     ):
         logprobs = tuple(-float(at) for at in range(len(ids)))
-        engine._finish(asked, (0,), False, WorkerOutput("1", ids, logprobs, logprobs, False))
+        engine._finish(asked, WorkerOutput("1", ids, logprobs, logprobs, False))
         done = engine._done.pop()
         assert (done.text, done.token_ids, done.logprobs) == ("so", ids[:kept], logprobs[:kept])
         assert (done.finish_reason, done.unknown_token, done.completion_tokens) == (reason, is_unknown, kept)

@@ -133,7 +133,7 @@ def test_without_cuda_ipc_weights_take_the_way_over_host_memory(
 ) -> None:  # fmt: skip
     """vLLM's own refusal is the reason in the log, once; afterwards nobody asks for CUDA IPC again."""
     monkeypatch.setenv("FAKE_REFUSES", "ipc")
-    monkeypatch.setattr("spag.engines.vllm.weights.SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr("spag.engines.vllm.transfer.SHARED_MEMORY", tmp_path / "shm")
     (tmp_path / "shm").mkdir()
     with opened(model_folder) as engine, caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -197,7 +197,8 @@ def test_sums_are_compared_in_debug_mode(
 
 def test_a_sum_that_differs_is_an_error_and_fused_weights_are_not_compared() -> None:
     layer = torch.nn.LayerNorm(4)
-    worker = SimpleNamespace(model_runner=SimpleNamespace(get_model=lambda: layer), vllm_config=None)
-    assert WorkerExtension.check_weights(worker, {"weight": 4.0, "q_proj.bias": 1.0}) == 1
+    worker = WorkerExtension()
+    worker.model_runner = SimpleNamespace(get_model=lambda: layer)
+    assert worker.check_weights({"weight": 4.0, "q_proj.bias": 1.0}) == 1
     with pytest.raises(RuntimeError, match=r"weight: its sum is 4\.0 in vLLM, and 4\.5 in the trainer"):
-        WorkerExtension.check_weights(worker, {"weight": 4.5})
+        worker.check_weights({"weight": 4.5})

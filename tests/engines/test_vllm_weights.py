@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from tiny_vllm import TinyVLLM, make_tiny_vllm
 
 from spag.core.errors import EngineError
-from spag.engines.vllm import weights as vllm_weights
-from spag.engines.vllm.weights import AdapterFolders
+from spag.engines.vllm import transfer
+from spag.engines.vllm.transfer import AdapterFolders
 from spag.models.loading import load_model
 
 
@@ -26,10 +26,10 @@ def folders(
     tiny: TinyVLLM, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[AdapterFolders]:
     if request.param == "temporary folder":
-        monkeypatch.setattr(vllm_weights, "SHARED_SHARE", 0.0)  # there is never room
+        monkeypatch.setattr(transfer, "SHARED_SHARE", 0.0)  # there is never room
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     else:
-        monkeypatch.setattr(vllm_weights, "SHARED_MEMORY", tmp_path)
+        monkeypatch.setattr(transfer, "SHARED_MEMORY", tmp_path)
     folders = AdapterFolders(tuple(map(str, tiny.adapters)), "float32")
     yield folders
     folders.close()

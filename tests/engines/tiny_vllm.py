@@ -8,18 +8,16 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, get_peft_model
 
-from spag.engines.vllm.setup import VLLMSettings
 from spag.models.loading import load_model, load_tokenizer
 from tiny_model import make_model
 
 
 @dataclass(frozen=True, slots=True)
 class TinyVLLM:
-    """The folders, and settings for one vLLM over all of them."""
+    """The folders of the model and its adapters."""
 
     base: Path
     adapters: tuple[Path, Path]
-    settings: VLLMSettings
 
 
 def make_tiny_vllm(folder: Path) -> TinyVLLM:
@@ -34,8 +32,4 @@ def make_tiny_vllm(folder: Path) -> TinyVLLM:
         )
         get_peft_model(load_model(str(base), dtype="float32", device="cpu"), lora).save_pretrained(adapter)
         load_tokenizer(str(base)).save_pretrained(adapter)
-    return TinyVLLM(
-        base,
-        adapters,
-        VLLMSettings(str(base), "float32", "cpu", tuple(map(str, adapters)), 4, concurrency=16, max_length=512),
-    )
+    return TinyVLLM(base, adapters)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from spag.evaluation.collapse_warnings import LEAST_STEPS, WINDOW, collapse_warnings
+from spag.evaluation.warnings import LEAST_STEPS, WINDOW, collapse_warnings
 
 HEALTHY = {
     "reward": 0.0,

@@ -11,7 +11,7 @@ from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, Handshake, game,
 from spag.cli.tables import print_health
 from spag.core.episodes import Episode
 from spag.evaluation import health as rules
-from spag.evaluation.health_warnings import health_warnings
+from spag.evaluation.warnings import health_warnings
 from spag.games import get
 from spag.games.base import Game
 from spag.games.taboo.promptfile import save_prompts

@@ -10,7 +10,7 @@ import pytest
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
-from spag.evaluation.reasoning.chat import answer_in
+from spag.evaluation.reasoning.answers import answer_in
 from spag.evaluation.reasoning.evaluate import evaluate_reasoning
 from spag.evaluation.reasoning.tasks import ReasoningSettings
 from spag.models.loading import load_tokenizer

@@ -12,6 +12,8 @@ from spag.core.errors import DataError
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
 from spag.evaluation.result_files import load_health, load_reasoning, load_results
+from spag.games import get
+from spag.runs.reading import RunFolder
 from taboo_games import TABOO
 
 GAMES = [ending("a", "b", "river", WIN), ending("b", "a", "river", FOUL)]
@@ -104,6 +106,23 @@ def test_a_file_of_a_game_that_is_not_installed_or_that_cannot_be_read(tmp_path:
         load_health(written(tmp_path / "health.json", found))
     with pytest.raises(DataError, match="cannot be read"):
         load_health(tmp_path)
+
+
+def test_figures_of_another_game_than_the_run_plays_are_refused(tmp_path: Path) -> None:
+    message = "figures of adversarial_taboo, and the run plays kuhn_poker; redo what wrote them"
+    for load, data in ((load_results, RESULTS), (load_health, HEALTH)):
+        path = written(tmp_path / "file.json", data)
+        assert load(path, TABOO)["game"] == TABOO.name
+        with pytest.raises(DataError, match=message):
+            load(path, get("kuhn_poker"))
+
+
+def test_the_arena_of_a_run_is_of_its_game(tmp_path: Path) -> None:
+    (tmp_path / "arena").mkdir()
+    written(tmp_path / "config.yaml", "model: {name: tiny}\ngame: {name: kuhn_poker}\n")
+    path = written(tmp_path / "arena" / "results.json", RESULTS)
+    with pytest.raises(DataError, match=f"{path}: figures of adversarial_taboo, and the run plays kuhn_poker"):
+        _ = RunFolder(tmp_path).arena
 
 
 def test_a_comparison_on_a_task_has_a_p_value(tmp_path: Path) -> None:

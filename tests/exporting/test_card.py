@@ -19,7 +19,8 @@ from spag.core.types import Split, Utterance
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.intervals import Rate
 from spag.export import ExportSource, find_source
-from spag.export.card import Weights, card, code, figure, shareable_config, table
+from spag.export.card import Weights, card, shareable_config
+from spag.export.markdown import code, figure, table
 from spag.export.metadata import card_data, license_of
 from spag.games.registry import get
 from spag.report.cells import DetailedCell, Table
@@ -211,7 +212,7 @@ def test_what_made_a_model_is_said_for_each_algorithm(
     assert "- Game: `name` `kuhn_poker`, `hands` 600." in data and "- No instruction data was mixed in." in data
     assert (SPAG in text, SPIRAL in text) == (bool(facts & {"imitation", "spag", "first"}), "reinforce" in facts)
     made = [one for one in phases if one in facts or (one == "spag" and "first" in facts)]
-    assert f"| setting | {' | '.join(f'`{one}`' for one in made)} |" in text
+    assert f"| setting | {' | '.join(made)} |" in text
     rates = {"imitation": "`5e-06`", "spag": "`2e-06`"}
     assert f"| `learning_rate` | {' | '.join(rates.get(one, '0.0003') for one in made)} |" in text
     assert ("| `correction_limit` |" in text, "| `loser_reward` |" in text) == (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
-from spag.export.training import Learned, ancestry, phases_of, settings_rows, trained_games
+from spag.export.training import Learned, ancestry, phases_of, settings_table, trained_games
 from spag.runs.reading import RunFolder
 from spag.storage.jsonfile import read_json
 from spag.storage.store import write_json
@@ -50,24 +50,16 @@ def test_data_and_methods_are_those_of_the_record(tmp_path: Path) -> None:
     assert spag.what == "2 iterations of self-play, rewards and offline RL, the method of SPAG (Cheng et al., " \
         "arXiv 2404.10642)"  # fmt: skip
     assert spag.data == (
-        "Self-play: spag-2-1: 7 games, 5 training samples of them; spag-2-2: an unknown number of games. "
-        "Tasks: all an iteration, 1 game a task. Opponents, by weight: self 1, ./rival 0.5"
+        "Self-play: `spag-2-1`: 7 games, 5 training samples of them; `spag-2-2`: an unknown number of games. "
+        "Tasks: all an iteration, 1 game a task. Opponents, by weight: `self` 1, `./rival` 0.5"
     )
     assert reinforce.what.startswith("7 online steps") and "REINFORCE without baselines, an ablation" in reinforce.what
     assert reinforce.data.startswith(
         "7 online steps of 12 games each, 84 games in all, on tasks drawn again for each step. "
     )
-    assert "Games: name kuhn_poker, hands 600, weight 1; name tic_tac_toe, opening 3, weight 1. It" in reinforce.data
-    assert reinforce.data.endswith("It ended early, at a warning of a collapse: step 7: one role wins")
-
-
-def test_all_that_comes_from_outside_is_quoted(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    _, spag, reinforce = phases_of(ancestry("reinforce", run), run, lambda text: f"<{text}>")
-    assert spag.data.startswith("Self-play: <spag-2-1>: 7 games, 5 training samples of them; <spag-2-2>: an unknown")
-    assert spag.data.endswith("Opponents, by weight: <self> 1, <./rival> 0.5")
-    assert "Games: <name> <kuhn_poker>, <hands> 600, <weight> 1; <name> <tic_tac_toe>," in reinforce.data
-    assert reinforce.data.endswith("at a warning of a collapse: <step 7: one role wins>")
+    kuhn = "`name` `kuhn_poker`, `hands` 600, `weight` 1"
+    assert f"Games: {kuhn}; `name` `tic_tac_toe`, `opening` 3, `weight` 1. It" in reinforce.data
+    assert reinforce.data.endswith("It ended early, at a warning of a collapse: `step 7: one role wins`")
 
 
 def test_games_are_those_that_were_played_where_training_did_not_count_them(tmp_path: Path) -> None:
@@ -75,11 +67,13 @@ def test_games_are_those_that_were_played_where_training_did_not_count_them(tmp_
     manifest = read_json(tmp_path / "manifest.json")
     manifest["stages"]["2-spag/iteration-2/play"] = {**ABOUT, "results": {"games": 1_200, "outcomes": {"tie": 1_200}}}
     write_json(tmp_path / "manifest.json", manifest)
-    assert "; spag-2-2: 1,200 games. " in learned(RunFolder(run.folder), "spag-2-2")[1].data
+    assert "; `spag-2-2`: 1,200 games. " in learned(RunFolder(run.folder), "spag-2-2")[1].data
 
 
 def test_each_setting_has_its_value_in_every_phase(tmp_path: Path) -> None:
-    rows = {name: values for name, *values in settings_rows(learned(run_of(tmp_path), "reinforce"))}
-    assert rows["learning_rate"] == [5e-6, 2e-6, 3e-4]
-    assert rows["correction_limit"] == [None, None, 2.0]
+    shown = settings_table(learned(run_of(tmp_path), "reinforce"))
+    rows = {name: values for name, *values in shown.rows}
+    assert shown.columns == ("setting", "imitation", "spag-2", "reinforce")
+    assert rows["learning_rate"] == ["5e-06", "2e-06", "0.0003"]
+    assert rows["correction_limit"] == [None, None, "2.0"]
     assert "lora_rank" not in rows and "sft_coef" not in rows  # without an adapter, without instruction data

@@ -26,7 +26,7 @@ from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 from spag.games.taboo.promptfile import import_upstream_prompts, load_prompts, parse_upstream_prompts, save_prompts
 from spag.games.taboo.types import Role
-from spag.games.taboo.upstream_prompts import Draws, PromptType, upstream_training_prompt
+from spag.games.taboo.upstream import Draws, PromptType
 from spag.rollout.runner import GameSpec, Player
 from taboo_games import ROLES, episode_of, task_of
 
@@ -185,7 +185,7 @@ def test_an_instruction_that_is_the_cue_loses_its_last_character() -> None:
         (Role.DEFENDER, {}, "Defend: "),
     ):
         observation = Observation(role, (Utterance("attacker", "Hi."),), {"max_turns": 3, **facts})
-        written = upstream_training_prompt(observation, prompts, draws)
+        written = prompts.drawn(observation, draws)
         assert written.startswith("System: Rules two, in 3 turns.\n\n - Game History:\n\n - ") and written.endswith(
             f"Hi.\n\n{ending}"
         )

@@ -14,6 +14,7 @@ from spag.games.base import Figure, TextGame
 from spag.games.conformance import CHECKS, check_game, playing, results, visibility
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.nim.nim import Nim
+from spag.games.taboo.taboo import AdversarialTaboo, Stop
 from spag.games.tic_tac_toe.board import TicTacToe
 
 BROKEN: dict[str, TextGame] = {}
@@ -357,5 +358,7 @@ def test_games_of_ours_need_a_constant_bot_and_others_may_have_none() -> None:
         name = "foreign_poker"
 
     results.check_constant_bot(Foreign(), 0)
+    # judged at the end of play, where the bot speaks, for what was said before
+    results.check_constant_bot(AdversarialTaboo(words="shipped", top_words=300, stop=Stop.ANNOUNCED), 11)
     with pytest.raises(AssertionError, match="has a bot called constant"):
         results.check_constant_bot(Silent(), 0)

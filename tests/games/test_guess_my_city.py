@@ -201,6 +201,8 @@ def test_a_person_may_type_a_city_of_the_list() -> None:
         GAME.custom_task("Pariss")
     with pytest.raises(DataError, match=r"'' is not one of the .* type one such as London"):
         GAME.custom_task("")
+    with pytest.raises(DataError, match=rf"'{'x' * 40}' is not one of the"):
+        GAME.custom_task("x" * 10_000)
 
 
 def test_it_is_registered() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, State, Task, Utterance
-from spag.games.base import SolvedGame
+from spag.games.base import Policy, SolvedGame
 from spag.games.kuhn_poker import solver
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 
@@ -160,7 +160,13 @@ def test_turn_rewards_are_the_reward_at_each_roles_last_utterance() -> None:
     assert GAME.turn_rewards(state.task, later, GAME.result(state)) == [0.0, 1.0, -1.0, 0.0]
 
 
-def always(*moves: str) -> solver.Policy:
+UNIFORM: Policy = {
+    solver.information_set(card, moves): dict.fromkeys(solver.legal_moves(moves), 0.5)
+    for card, moves in solver.INFORMATION_SETS
+}
+
+
+def always(*moves: str) -> Policy:
     """Return the policy that takes those of ``moves`` that are legal."""
     return {
         solver.information_set(card, before): {move: float(move in moves) for move in solver.legal_moves(before)}
@@ -175,9 +181,9 @@ def test_uniform_play() -> None:
     -1/2. Mean 1/2. player_1, after a check and after a bet: K bets, 3/2, and calls, 2; Q bets, 1/2, and calls, 0; J
     bets, -1/2, and folds, -1. Mean (7/4 + 1/4 - 3/4) / 3 = 5/12. NashConv is 1/2 + 5/12 = 11/12, as OpenSpiel gives it.
     """
-    assert solver.best_response_value(solver.uniform(), 0) == pytest.approx(1 / 2)
-    assert solver.best_response_value(solver.uniform(), 1) == pytest.approx(5 / 12)
-    assert solver.exploitability(solver.uniform()) == pytest.approx(11 / 24)
+    assert solver.value(UNIFORM, 0) == pytest.approx(1 / 2)
+    assert solver.value(UNIFORM, 1) == pytest.approx(5 / 12)
+    assert solver.exploitability(UNIFORM) == pytest.approx(11 / 24)
 
 
 def test_policies_that_never_mix() -> None:
@@ -185,8 +191,8 @@ def test_policies_that_never_mix() -> None:
     bets win 1.
     """
     bold, timid = always("bet", "call"), always("check", "fold")
-    assert solver.value(bold, bold) == solver.value(timid, timid) == 0
-    assert solver.value(bold, timid) == 1
+    assert solver.value(bold, 0, bold) == solver.value(timid, 0, timid) == 0
+    assert solver.value(timid, 0, bold) == 1
     assert solver.exploitability(bold) == pytest.approx(1 / 3)
     assert solver.exploitability(timid) == pytest.approx(1)
 
@@ -194,9 +200,9 @@ def test_policies_that_never_mix() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 1 / 6, 1 / 3])
 def test_equilibria(alpha: float) -> None:
     policy = solver.equilibrium(alpha)
-    assert solver.value(policy, policy) == pytest.approx(-1 / 18)
-    assert solver.best_response_value(policy, 0) == pytest.approx(-1 / 18)
-    assert solver.best_response_value(policy, 1) == pytest.approx(1 / 18)
+    assert solver.value(policy, 0, policy) == pytest.approx(-1 / 18)
+    assert solver.value(policy, 0) == pytest.approx(-1 / 18)
+    assert solver.value(policy, 1) == pytest.approx(1 / 18)
     assert solver.exploitability(policy) == pytest.approx(0, abs=1e-12)
 
 
@@ -212,12 +218,10 @@ def test_neighbours_of_an_equilibrium_can_be_exploited() -> None:
 def test_no_policy_scores_below_zero() -> None:
     rng = random.Random(0)
     for _ in range(10):
-        policy = {
-            key: {one: (chance := rng.random()), other: 1 - chance} for key, (one, other) in solver.uniform().items()
-        }
+        policy = {key: {one: (chance := rng.random()), other: 1 - chance} for key, (one, other) in UNIFORM.items()}
         assert solver.exploitability(policy) > 0
-        assert solver.best_response_value(policy, 0) >= -1 / 18
-        assert solver.best_response_value(policy, 1) >= 1 / 18
+        assert solver.value(policy, 0) >= -1 / 18
+        assert solver.value(policy, 1) >= 1 / 18
 
 
 def test_decisions_are_what_players_see() -> None:
@@ -280,4 +284,4 @@ def test_bots_earn_what_the_solver_says() -> None:
             bot = GAME.bots["equilibrium" if role == "player_0" else "random"]
             state = GAME.apply(state, Utterance(role, bot(GAME.observe(state, role), rng)))
         won += GAME.result(state).rewards["player_0"]
-    assert won / 6000 == pytest.approx(solver.value(solver.equilibrium(), solver.uniform()), abs=0.07)
+    assert won / 6000 == pytest.approx(solver.value(UNIFORM, 0, solver.equilibrium()), abs=0.07)

@@ -8,16 +8,16 @@ import pytest
 
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, State, Task, Utterance
-from spag.games.base import SolvedGame
-from spag.games.leduc_poker import betting, solver
+from spag.games.base import Policy, SolvedGame
+from spag.games.leduc_poker import solver
 from spag.games.leduc_poker.leduc import LeducPoker
 
 GAME = LeducPoker()
 SETS = {
-    solver.information_set(rank, board, moves): betting.legal_moves(moves)
-    for moves in betting.histories()
-    for rank in betting.RANKS
-    for board in betting.RANKS
+    solver.information_set(rank, board, moves): solver.legal_moves(moves)
+    for moves in solver.histories()
+    for rank in solver.RANKS
+    for board in solver.RANKS
 }
 UNIFORM = {key: dict.fromkeys(legal, 1 / len(legal)) for key, legal in SETS.items()}
 
@@ -63,7 +63,7 @@ def test_hands(deal: str, moves: str, won: int) -> None:
     ],
 )
 def test_legal_moves(moves: str, legal: str) -> None:
-    assert betting.legal_moves(tuple(moves.split())) == tuple(legal.split())
+    assert solver.legal_moves(tuple(moves.split())) == tuple(legal.split())
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_an_illegal_move_costs_a_chip_more_than_is_paid_in(moves: str, cost: int
 def test_the_honest_bot_bets_what_it_holds() -> None:
     """A known weakness: it never bluffs. Its chances are exactly those by which it is scored."""
     honest = {
-        solver.information_set(rank, board, moves): betting.honest_chances(
-            rank, None if betting.rounds(moves)[1] is None else board, betting.legal_moves(moves)
+        solver.information_set(rank, board, moves): solver.honest_chances(
+            rank, None if solver.rounds(moves)[1] is None else board, solver.legal_moves(moves)
         )
-        for moves in betting.histories()
-        for rank in betting.RANKS
-        for board in betting.RANKS
+        for moves in solver.histories()
+        for rank in solver.RANKS
+        for board in solver.RANKS
     }
     assert solver.exploitability(honest) == pytest.approx(0.88409, abs=1e-5)
     assert solver.exploitability(UNIFORM) == pytest.approx(2.37361, abs=1e-5)
@@ -118,10 +118,10 @@ def test_deals_are_as_likely_as_with_six_cards(count: int | None) -> None:
     for split in Split:
         deals = Counter("".join(map(str, task.data.values())) for task in GAME.tasks(split, count, 3))
         rounds = sum(deals.values()) // 30
-        for deal in betting.DEALS:
+        for deal in solver.DEALS:
             share = 2 if len(set(deal)) == 3 else 1
             assert rounds * share <= deals["".join(deal)] <= (rounds + 1) * share
-    assert sum(betting.DEALS.values()) == 6 * 5 * 4
+    assert sum(solver.DEALS.values()) == 6 * 5 * 4
     with pytest.raises(ConfigError, match=r"601 tasks asked for, but the split has 600; .* game\.hands"):
         GAME.tasks(Split.TRAIN, 601, 0)
 
@@ -151,8 +151,8 @@ def test_the_size_of_the_tree() -> None:
     the latter two after a check): 36 decisions. By ranks 3 * 6 + 5 * 6 * 9 = 288 information sets; by cards 6 * 6 + 5 *
     6 * 6 * 5 = 936, the published number.
     """
-    first = [moves for moves in betting.histories() if betting.rounds(moves)[1] is None]
-    assert (len(first), len(list(betting.histories())) - len(first)) == (6, 30)
+    first = [moves for moves in solver.histories() if solver.rounds(moves)[1] is None]
+    assert (len(first), len(list(solver.histories())) - len(first)) == (6, 30)
     assert len(SETS) == len(GAME.decisions()) == 288
 
 
@@ -166,7 +166,7 @@ def test_uniform_play() -> None:
     assert solver.value(UNIFORM, 0, UNIFORM) == pytest.approx(-solver.value(UNIFORM, 1, UNIFORM))
 
 
-def always(*preferred: str) -> solver.Policy:
+def always(*preferred: str) -> Policy:
     """Return the policy that takes the first of ``preferred`` that is legal."""
     chosen = {key: next(move for move in preferred if move in legal) for key, legal in SETS.items()}
     return {key: {move: float(move == chosen[key]) for move in legal} for key, legal in SETS.items()}
@@ -232,5 +232,5 @@ def test_the_solver_walks_the_game_itself() -> None:
         legal = GAME.observe(state, role).facts["legal"]
         return fmean(expected(GAME.apply(state, Utterance(role, f"[{move}]"))) for move in legal)
 
-    mean = sum(ways / 120 * expected(play("".join(deal))) for deal, ways in betting.DEALS.items())
+    mean = sum(ways / 120 * expected(play("".join(deal))) for deal, ways in solver.DEALS.items())
     assert mean == pytest.approx(solver.value(UNIFORM, 0, UNIFORM))

@@ -85,8 +85,8 @@ def test_a_mixture_is_worth_the_mean_of_its_policies() -> None:
         policies, other = [drawn(KUHN, rng) for _ in weights], bare(drawn(KUHN, rng))
         mixed = bare(mixture(KUHN.decisions(), policies, weights))
         parts = [(weight, bare(policy)) for weight, policy in zip(weights, policies, strict=True)]
-        assert kuhn.value(mixed, other) == pytest.approx(sum(w * kuhn.value(one, other) for w, one in parts))
-        assert kuhn.value(other, mixed) == pytest.approx(sum(w * kuhn.value(other, one) for w, one in parts))
+        assert kuhn.value(other, 0, mixed) == pytest.approx(sum(w * kuhn.value(other, 0, one) for w, one in parts))
+        assert kuhn.value(mixed, 0, other) == pytest.approx(sum(w * kuhn.value(one, 0, other) for w, one in parts))
     policies, other = [drawn(LEDUC, rng) for _ in weights], bare(drawn(LEDUC, rng))
     mixed = bare(mixture(LEDUC.decisions(), policies, weights))
     for player in (0, 1):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.learning import processes, worker
-from spag.learning.trackers import OnProgress
+from spag.learning.metrics import OnProgress
 from spag.learning.worker import TrainingJob
 
 

@@ -11,9 +11,8 @@ from tiny import settings, train_tiny
 
 from spag.core.errors import DataError, RunError
 from spag.learning.checkpoints import STATE, finished_result, open_state, record_result
-from spag.learning.metrics import MetricsLog
+from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.references import read_reference, write_reference
-from spag.learning.trackers import TrainProgress, Unit
 
 NO_OBJECTS = [b"", b"[]", b"3", b'{"fingerprint": 3, "result": {}}', b'{"fingerprint": "a"}']
 """What is no JSON at all: ``test_jsonfile.py``."""

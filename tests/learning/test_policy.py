@@ -29,7 +29,7 @@ from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_samples
 from spag.learning.forward import Capabilities, probe_capabilities
 from spag.learning.start import load
-from spag.models import chain_attention, packed_attention, packing
+from spag.models import packed_attention, packing
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.scoring import completion_logprobs
 from spag.models.tokens import PromptStyle
@@ -116,7 +116,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, *_: 
 @pytest.fixture(params=["by span", "by chain"])
 def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "by chain":
-        monkeypatch.setattr(chain_attention, "varlen_attn", varlen)
+        monkeypatch.setattr(packed_attention, "varlen_attn", varlen)
         monkeypatch.setattr(packed_attention, "supports_chains", lambda *_: True)
     return str(request.param)
 
@@ -135,12 +135,12 @@ def test_a_gpu_attends_by_chain_where_flash_attention_can(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, query: int, value: int, expected: bool
 ) -> None:
     heads = torch.empty(1, 2, 3, query), torch.empty(1, 2, 3, value)
-    monkeypatch.setattr(chain_attention, "varlen_attn", varlen)
+    monkeypatch.setattr(packed_attention, "varlen_attn", varlen)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert chain_attention.supports_chains(torch.device("cuda"), dtype, *heads) == expected
-    assert not chain_attention.supports_chains(torch.device("cpu"), dtype, *heads)
+    assert packed_attention.supports_chains(torch.device("cuda"), dtype, *heads) == expected
+    assert not packed_attention.supports_chains(torch.device("cpu"), dtype, *heads)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert not chain_attention.supports_chains(torch.device("cuda"), dtype, *heads)
+    assert not packed_attention.supports_chains(torch.device("cuda"), dtype, *heads)
 
 
 @pytest.mark.usefixtures("attention")

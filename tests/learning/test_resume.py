@@ -17,11 +17,10 @@ from spag.games.base import Game
 from spag.games.registry import get
 from spag.learning.checkpoints import STATE, finish_checkpoint, finished_result, open_state, record_result
 from spag.learning.loop import Loop
-from spag.learning.metrics import MetricsLog
+from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.phase import Phase
 from spag.learning.sharding import load_shares, save_shares
 from spag.learning.sources import FileSource
-from spag.learning.trackers import TrainProgress, Unit
 from spag.runs.teachers import bot_games
 from spag.storage.store import write_rows
 

@@ -29,10 +29,10 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, DataError, RunError, StorageError
 from spag.learning.batches import collate
 from spag.learning.encoding import encode_samples
-from spag.learning.failures import clear_failures
 from spag.learning.forward import Capabilities
 from spag.learning.launch import _progress_bars
-from spag.learning.trackers import TrainProgress, Unit
+from spag.learning.metrics import TrainProgress, Unit
+from spag.learning.worker import clear_failures
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.report.run_tables import _work
@@ -410,6 +410,8 @@ def test_games_that_gave_no_sample_are_refused_beside_instruction_data(model_fol
     chosen = job(model_folder, tmp_path / "out", settings(sft_data=str(mix), max_steps=1))
     with pytest.raises(DataError, match="no game gave a sample"):
         chosen.model_copy(update={"files": [ties]}).run()
+    result = chosen.model_copy(update={"files": [*chosen.files, ties]}).run()  # others' samples are enough
+    assert (result["samples"], result["sft"]) == ({"attacker": 17, "defender": 16}, 9)
 
 
 def test_seeds_may_have_63_bits(model_folder: Path, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import torch
 from tiny import settings, train_tiny
 from transformers import get_scheduler
 
-from spag.learning.schedule import learning_rate_share, warmup_decay
-from spag.learning.trackers import TrainProgress, Unit
+from spag.learning.metrics import TrainProgress, Unit
+from spag.learning.updates import learning_rate_share, warmup_decay
 
 # 12 steps, of which ceil(0.3 * 12) = 4 are warm-up: ln 1, ln 2, ln 3, ln 4 in units of ln 4, then 8/8, 7/8, ..., 1/8.
 RATES = [0.0, 0.5, math.log(3) / math.log(4), 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]

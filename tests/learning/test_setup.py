@@ -18,14 +18,16 @@ from spag.config.files import load_config
 from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
+from spag.learning import worker
 from spag.learning.batches import Batch, TrainingData
 from spag.learning.devices import allocate_moments, make_accelerator, make_optimizer
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import Capabilities
 from spag.learning.launch import train_on
+from spag.learning.phase import Phase
 from spag.learning.references import logprobs_of
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
-from spag.learning.start import load, quantization
+from spag.learning.start import load
 from spag.models.loading import load_model, load_tokenizer, save_model
 from tiny_model import make_model
 
@@ -114,8 +116,17 @@ def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeyp
         parallel="deepspeed",
     )
     refused("optimizer=adamw_8bit: bitsandbytes is not installed; .* or set optimizer=adamw", **EIGHT_BITS)
-    with pytest.raises(ConfigError, match=r"lora\.quantize: bitsandbytes is not installed; pip install bitsandbytes"):
-        quantization("bfloat16")
+    refused(r"lora\.quantize: bitsandbytes is not installed; pip install bitsandbytes", lora=QLORA.model_dump())
+
+
+def test_a_start_model_below_the_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an adapter there counts as none, and online play gets a copy of it."""
+    phases: list[Phase] = []
+    monkeypatch.setattr(worker, "Loop", lambda phase, *_: SimpleNamespace(run=lambda: phases.append(phase)))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    job(Path("~/model"), tmp_path / "out").run()
+    assert [phase.start_from for phase in phases] == [str((tmp_path / "model").resolve())]
 
 
 def test_training_on_a_cluster_without_ray_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

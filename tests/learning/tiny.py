@@ -19,7 +19,7 @@ from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import SampleType, TrainingSample
 from spag.learning.batches import Batch
 from spag.learning.forward import Capabilities, token_scores
-from spag.learning.trackers import TrainProgress
+from spag.learning.metrics import TrainProgress
 from spag.learning.worker import TrainingJob
 from spag.storage.store import write_rows
 

@@ -7,7 +7,7 @@ import pytest
 from spag.algorithms.online_settings import RewardOverride
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.types import State, Task, Utterance
-from spag.evaluation.collapse_warnings import LEAST_STEPS, collapse_warnings
+from spag.evaluation.warnings import LEAST_STEPS, collapse_warnings
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.learning.step_figures import figures
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from outside import install_variety
 from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
-from spag.learning.trackers import TrainProgress
+from spag.learning.metrics import TrainProgress
 from spag.learning.worker import TrainingJob
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from spag.learning.batches import collate
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import CHUNK, Capabilities, Entropy, token_scores
 from spag.learning.loop import Loop
-from spag.learning.policy_copies import Reference
+from spag.learning.policy import Reference
 from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.steps import POLICY, StepPlayer
 
@@ -180,5 +180,5 @@ def test_a_moving_reference_stays_in_memory(tmp_path: Path) -> None:
     weight = nn.Parameter(torch.zeros(3))
     reference = Reference([weight], MovingReference(every=1), tmp_path)
     weight.data.fill_(2.0)
-    assert reference.after_step(1) and reference._space is None
+    assert reference.after_step(1) and reference._file is None
     assert reference.values[0].tolist() == [2.0] * 3

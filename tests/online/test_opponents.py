@@ -21,7 +21,7 @@ from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.games.base import Game
 from spag.games.kuhn_poker.kuhn import KuhnPoker
-from spag.learning.trackers import TrainProgress
+from spag.learning.metrics import TrainProgress
 from spag.learning.worker import TrainingJob
 from spag.models.loading import load_model, load_tokenizer, save_model
 from spag.models.saved import saved_weights

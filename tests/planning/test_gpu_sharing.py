@@ -371,7 +371,10 @@ def test_a_cpu_has_no_share_and_no_sleep() -> None:
 def test_who_plays_with_transformers_has_no_plan(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.planned_engines(load_config("taboo-qwen3-1.7b", ["engine.backend=transformers"])) == {}
     monkeypatch.setattr(here, "installed_vllm", lambda: None)
-    assert here.planned_engines(load_config("taboo-qwen3-1.7b")) == {}
+    config = load_config("taboo-qwen3-1.7b")
+    assert here.planned_engines(config) == {}
+    play, _ = online(here.plan_here(config, read_shape(config.model.name)))
+    assert (play.engines, play.sharing) == (0, None)  # as in the run: a plan does not assume vLLM where there is none
 
 
 def test_a_run_without_online_phases_has_no_plan(pretended: None) -> None:

@@ -11,8 +11,8 @@ from spag.cli import main
 from spag.config.files import load_config
 from spag.config.schema import RunConfig
 from spag.games.registry import get
+from spag.planning.estimate import disk_bytes, run_notes
 from spag.planning.hours import Assumptions, training_hours
-from spag.planning.notes import disk_bytes, run_notes
 from spag.planning.plan import Planner
 from spag.planning.samples import Work, play_work
 from spag.planning.specs import GIB, HOST, KNOWN_SHAPES, PCIE, Device, find_gpu

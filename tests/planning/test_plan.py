@@ -27,10 +27,9 @@ from spag.games.registry import get
 from spag.learning import forward
 from spag.models.loading import load_tokenizer
 from spag.planning import memory, samples
-from spag.planning.estimate import estimate_run
+from spag.planning.estimate import estimate_run, run_notes
 from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
 from spag.planning.memory import training_memory
-from spag.planning.notes import run_notes
 from spag.planning.plan import Planner, StagePlan
 from spag.planning.samples import Work, play_work, teacher_work
 from spag.planning.specs import GIB, GPUS, KNOWN_SHAPES, Device, find_gpu, gpu_of

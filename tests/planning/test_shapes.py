@@ -19,7 +19,8 @@ from transformers import (
 )
 
 from spag.algorithms.settings import LoraConfig
-from spag.config.files import load_config, preset_names
+from spag.config.files import load_config
+from spag.config.presets import PRESETS
 from spag.core.errors import ModelError
 from spag.planning.specs import KNOWN_SHAPES, read_shape, shape_of
 
@@ -66,7 +67,7 @@ def test_the_presets_models_have_their_published_counts() -> None:
 
 def test_every_preset_can_be_planned_offline() -> None:
     needing = {"textarena-mix"} if find_spec("textarena") else {"textarena-mix", "spiral-qwen3-4b"}
-    for name in set(preset_names()) - needing:  # these need an extra: tests/adapters/
+    for name in set(PRESETS) - needing:  # these need an extra: tests/adapters/
         assert load_config(name).model.name in KNOWN_SHAPES
 
 

@@ -90,6 +90,15 @@ def test_a_run_at_work_needs_no_evaluation_and_no_arena(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_undrawn")
+def test_a_game_of_the_mix_that_no_step_has_played_has_no_plot(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run", finished=False)
+    mix = "mix: [{name: kuhn_poker}, {name: nim, weight: 0.01}]"
+    (folder / "config.yaml").write_text(CONFIG.replace("games: 6}", f"games: 6, {mix}}}"))
+    html = write_report(folder).read_text()  # matplotlib would warn of a legend without lines
+    assert "<h3>Nim</h3>" in html and "<h3>Kuhn poker</h3>" in html
+
+
+@pytest.mark.usefixtures("_undrawn")
 def test_the_games_of_the_last_phase_that_has_begun_are_shown(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     waiting = "- {algorithm: group, steps: 2, games: 4, group_size: 2}\n"

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from run_fixtures import HOSTILE, leave_undrawn, record_held_out, stage, write_manifest, write_reasoning, write_run
 
-from spag.cli.report import report_command
+from spag.cli.run import report_command
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
 from spag.core.errors import RunError

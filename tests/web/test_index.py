@@ -13,8 +13,8 @@ from web_fixtures import bot_games, broken, episode, index_all, make_run, said, 
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError
 from spag.games.base import Game
-from spag.runs.parts import GameFile
 from spag.runs.reading import RunFolder
+from spag.runs.records import GameFile
 from spag.storage.episodes import read_episodes
 from spag.storage.store import JsonlStore, write_json, write_rows
 from spag.web.app import create_app
@@ -184,6 +184,15 @@ def test_a_vanished_source_is_forgotten(file: Path) -> None:
     index.sync()
     assert find(index).total == 0
     assert index.episode("games", 1) is None
+
+
+def test_an_unreadable_source_is_named_until_it_vanishes(tmp_path: Path) -> None:
+    sources = [GameFile("games", tmp_path)]
+    index = index_all(GameIndex(lambda: sources, lambda: GAMES))
+    assert index.faults == [f"{tmp_path}: cannot be read: Is a directory"]
+    sources.clear()
+    index.sync()
+    assert index.faults == []
 
 
 def test_many_games_come_in_batches(tmp_path: Path) -> None:

@@ -35,6 +35,15 @@ def test_pages_show_what_they_should(client: TestClient, address: str, shown: li
         assert piece in page.text
 
 
+def test_links_of_a_file_with_a_long_name_work(tmp_path: Path) -> None:
+    write_rows(tmp_path / f"{'s' * 240}.jsonl", [won("river", name="m" * 500)])
+    with visitor(site(next(tmp_path.glob("*.jsonl")))) as client:
+        assert client.get(f"/games?first={'m' * 500}").status_code == 200
+        for address in re.findall(r'href="(/games/[^"]+)"', client.get("/games").text):
+            links = re.findall(r'href="(/(?:tasks|games)\?[^"]+)"', client.get(address).text)
+            assert len(links) == 2 and all(client.get(html.unescape(link)).status_code == 200 for link in links)
+
+
 def test_htmx_gets_the_piece_and_the_short_address(client: TestClient) -> None:
     answer = client.get("/games?text=&task=river&source=&shortest=&page=7", headers={"hx-request": "true"})
     assert answer.text.lstrip().startswith('<p class="count">')

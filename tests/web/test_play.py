@@ -21,8 +21,7 @@ from spag.engines.thread import ModelThread
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.runs.reading import RunFolder
 from spag.web.live_games import _sampling
-from spag.web.models import ModelPool
-from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, Sessions, WebMatch
+from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, ModelPool, Sessions, WebMatch
 from taboo_games import ROLES, TABOO, task_of
 
 SWAP = {"hx-request": "true"}

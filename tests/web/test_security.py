@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 from web_fixtures import site, visitor
 
 from spag.core.errors import ConfigError
-from spag.web.app import listen
 from spag.web.security import MOST_BYTES, Access
+from spag.web.server import listen
 
 TOKEN = "correct-horse-battery"
 
@@ -63,6 +63,8 @@ def test_a_post_without_origin_is_refused(run: Path) -> None:
 def test_a_huge_or_unmeasured_body_is_refused(client: TestClient) -> None:
     assert client.post("/play", content=b"x" * (MOST_BYTES + 1)).status_code == 413
     assert client.post("/play", content=iter([b"x"])).status_code == 411
+    both = {"content-length": "1", "transfer-encoding": "chunked"}  # servers read chunks, whatever length is declared
+    assert client.post("/play", content=iter([b"x" * (MOST_BYTES + 1)]), headers=both).status_code == 411
 
 
 @pytest.mark.slow
@@ -103,7 +105,7 @@ def test_a_short_token_is_refused() -> None:
 
 @pytest.mark.slow
 def test_the_command_serves_and_stops(run: Path) -> None:
-    code = "from spag.cli.web import web_command; web_command()"
+    code = "from spag.cli.serve import web_command; web_command()"
     command = [sys.executable, "-c", code, str(run), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

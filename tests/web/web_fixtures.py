@@ -25,10 +25,11 @@ from spag.games.registry import get
 from spag.rollout.runner import Player, game_specs, play
 from spag.storage.manifest import Manifest
 from spag.storage.store import write_json, write_rows
-from spag.web.app import create_app, listen
+from spag.web.app import create_app
 from spag.web.index import GameIndex
-from spag.web.models import OpenModel
 from spag.web.security import Access
+from spag.web.server import listen
+from spag.web.sessions import OpenModel
 from taboo_games import ROLES, TABOO, episode_of
 
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"

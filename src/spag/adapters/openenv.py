@@ -13,8 +13,6 @@ every request, so they cannot play a game: ``/step`` answers 409.
 
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,7 +33,6 @@ from openenv.core.env_server.types import (
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from spag.adapters.guard import IDLE_S, ApiGuard, make_server, refusal
 from spag.adapters.opponent import Opponent
 from spag.adapters.turns import after, prompt_of
 from spag.core.errors import ConfigError, DataError, EngineError, SpagError, first_line
@@ -43,8 +40,8 @@ from spag.core.seeds import derive_seed
 from spag.core.types import Split, Task
 from spag.core.types import State as Position
 from spag.games.base import Game
-from spag.web.app import listen
-from spag.web.security import MOST_BYTES, Access
+from spag.web import server
+from spag.web.security import IDLE_S, MOST_BYTES, Access, ApiGuard, refusal
 from spag.web.sessions import LONGEST_UTTERANCE
 
 SESSIONS = 32
@@ -88,42 +85,31 @@ class GameClient(EnvClient[GameAction, GameObservation, GameState]):
         return GameState(**payload)
 
 
-@dataclass(frozen=True)
-class GameSetup:
-    """Settings shared by all sessions. ``tasks``: those to draw from; ``role``: the client's, any if ``None``."""
-
-    game: Game
-    tasks: Sequence[Task]
-    opponent: Opponent
-    role: str | None = None
-
-
 class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
-    """One session. Each ``reset`` begins a new game."""
+    """One session. Each ``reset`` begins a new game, on one of ``tasks``. ``role``: the client's, any if ``None``."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, setup: GameSetup) -> None:
+    def __init__(self, game: Game, tasks: Sequence[Task], opponent: Opponent, role: str | None = None) -> None:
         super().__init__()
-        self._setup, self._role, self._episode_id, self._steps = setup, "", "", 0
+        self._game, self._tasks, self._opponent, self._roles = game, tasks, opponent, (role,) if role else game.roles
+        self._role, self._episode_id, self._steps = "", "", 0
         self._position: Position | None = None
 
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, role: str | None = None, **_: Any
     ) -> GameObservation:
         """Begin a game. Raises ``DataError`` for an invalid seed, id or role."""
-        setup = self._setup
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
             raise DataError(f"seed {str(seed)[:40]!r}: a seed is a whole number from 0 to 2^63 - 1")
         if episode_id is not None and not (isinstance(episode_id, str) and 0 < len(episode_id) <= _LONGEST_ID):
             raise DataError(f"episode_id {str(episode_id)[:40]!r}: an id has 1 to {_LONGEST_ID} characters")
-        allowed = (setup.role,) if setup.role else setup.game.roles
-        if role is not None and role not in allowed:
-            raise DataError(f"role {str(role)[:40]!r}: the roles to play here are {', '.join(allowed)}")
+        if role is not None and role not in self._roles:
+            raise DataError(f"role {str(role)[:40]!r}: the roles to play here are {', '.join(self._roles)}")
         seed = secrets.randbits(62) if seed is None else seed
-        task = setup.tasks[derive_seed(seed, "task") % len(setup.tasks)]
-        role = role or allowed[derive_seed(seed, "role") % len(allowed)]
-        position = self._until_turn_of(role, setup.game.start(task, derive_seed(seed, task.id, 0)))
+        task = self._tasks[derive_seed(seed, "task") % len(self._tasks)]
+        role = role or self._roles[derive_seed(seed, "role") % len(self._roles)]
+        position = self._until_turn_of(role, self._game.start(task, derive_seed(seed, task.id, 0)))
         self._role, self._steps, self._position = role, 0, position
         self._episode_id = episode_id or secrets.token_hex(8)
         return self._observation(position)
@@ -134,7 +120,7 @@ class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
         """
         if self._position is None or self._position.result is not None:
             raise DataError("there is no game to go on with in this session; reset it first")
-        self._position = self._until_turn_of(self._role, after(self._setup.game, self._position, action.text))
+        self._position = self._until_turn_of(self._role, after(self._game, self._position, action.text))
         self._steps += 1
         return self._observation(self._position)
 
@@ -142,24 +128,23 @@ class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
     def state(self) -> GameState:
         result = self._position.result if self._position else None
         outcome, role = result.outcome if result else None, self._role or None
-        state = GameState(game=self._setup.game.name, role=role, outcome=outcome)
+        state = GameState(game=self._game.name, role=role, outcome=outcome)
         state.episode_id, state.step_count = self._episode_id or None, self._steps
         return state
 
     def get_metadata(self) -> EnvironmentMetadata:
-        game = self._setup.game
+        game = self._game
         return EnvironmentMetadata(name=f"spag-{game.name}", description=f"{game.title}: {game.summary}")
 
     def _until_turn_of(self, role: str, position: Position) -> Position:
-        game = self._setup.game
-        while position.result is None and game.to_move(position) != role:
-            position = game.apply(position, self._setup.opponent.replies([position])[0])
+        while position.result is None and self._game.to_move(position) != role:
+            position = self._game.apply(position, self._opponent.replies([position])[0])
         return position
 
     def _observation(self, position: Position) -> GameObservation:
         role, result = self._role, position.result
         if result is None:
-            return GameObservation(role=role, prompt=prompt_of(self._setup.game, position, role), reward=0.0)
+            return GameObservation(role=role, prompt=prompt_of(self._game, position, role), reward=0.0)
         reward, outcome, reason = result.rewards[role], result.outcome, result.reason
         return GameObservation(role=role, done=True, reward=reward, outcome=outcome, reason=reason)
 
@@ -173,9 +158,9 @@ def create_app(
     """
     if role is not None and role not in game.roles:
         raise ConfigError(f"role {role!r}: {game.name} has the roles {', '.join(game.roles)}")
-    setup = GameSetup(game, tasks or game.tasks(Split.TRAIN, None, 0), opponent, role)
+    tasks = tasks or game.tasks(Split.TRAIN, None, 0)
     app: FastAPI = create_fastapi_app(
-        partial(GameEnvironment, setup),
+        partial(GameEnvironment, game, tasks, opponent, role),
         GameAction,
         GameObservation,
         concurrency_config=ConcurrencyConfig(max_concurrent_envs=sessions, session_timeout=idle_s),
@@ -191,8 +176,7 @@ def create_app(
 
 def serve(app: FastAPI, access: Access, port: int, *, sessions: int = SESSIONS) -> None:
     """Serve ``app``, made with the same ``access``, until interrupted. Raises ``ConfigError`` for a bad address."""
-    with listen(access.host, port) as listener, suppress(KeyboardInterrupt):
-        make_server(app, 2 * sessions + 32, ws_max_size=MOST_BYTES).run(sockets=[listener])
+    server.serve(app, access.host, port, limit_concurrency=2 * sessions + 32, ws_max_size=MOST_BYTES)
 
 
 def _one_line(request: Request, error: Exception) -> Response:

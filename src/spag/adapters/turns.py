@@ -1,4 +1,4 @@
-"""Shared steps of all adapters: begin a game, show a role its prompt, and apply its text.
+"""Shared steps of all adapters: begin a game, show a role its prompt or what is new in it, and apply its text.
 
 A prompt is made from ``Game.observe`` alone, so an adapter that shows nothing else keeps every secret of the game.
 Other trainers pass replies as sampled, including private reasoning: only the spoken part is applied.
@@ -11,6 +11,7 @@ from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
 from spag.engines.base import FinishReason
 from spag.games.base import Game
+from spag.models.tokens import shared_length
 from spag.storage.episodes import MAX_UTTERANCE
 
 
@@ -23,6 +24,11 @@ def begin(game: Game, tasks: Sequence[Task], seed: int | None) -> State:
 def prompt_of(game: Game, state: State, role: str) -> str:
     """Return the prompt of ``role``; if it is not its turn, the prompt it would get now."""
     return game.prompt(game.observe(state, role))
+
+
+def new_lines(before: str, now: str) -> str:
+    """Return the lines of the prompt ``now`` after those that it shares with the prompt ``before``."""
+    return now[now.rfind("\n", 0, shared_length(before, now)) + 1 :]
 
 
 def after(game: Game, state: State, text: str) -> State:

@@ -17,8 +17,7 @@ import verifiers.v1 as vf
 from pydantic import Field, create_model
 from verifiers.v1.dialects.chat import message_to_wire
 
-from spag.adapters.transcript import new_lines
-from spag.adapters.turns import after, prompt_of
+from spag.adapters.turns import after, new_lines, prompt_of
 from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split
 from spag.core.types import Task as GameTask

@@ -94,7 +94,7 @@ class TokenBatch:
     def by_group(
         self, name: str, values: "Tensor", weight: "Tensor", member: "Tensor", *, sft: bool = True
     ) -> "Iterator[tuple[str, tuple[Tensor, Tensor]]]":
-        """Yield the metric ``name`` of each role, and of the SFT mix, named by ``name.format(group)``.
+        """Yield the metric ``name.format(group)`` of each role, and of the SFT mix.
 
         ``values``, ``weight`` and ``member`` (the group's index) are all (B,) or all (K,).
         """
@@ -130,15 +130,15 @@ class Algorithm(Protocol):
 
     def state(self) -> dict[str, Any]:
         """Return the state that ``credit`` keeps between steps, as plain JSON."""
+        return {}
 
     def summary(self) -> dict[str, Any]:
         """Return the credit's entries for the phase's record or an online step's row, as plain JSON."""
+        return {}
 
 
 def mean_of(values: "Tensor", weight: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Return the weighted mean of ``values`` by ``weight``, both (N,), as two sums: of weighted values and of
-    weights.
-    """
+    """Return the mean of ``values`` by ``weight``, both (N,), as two sums: of weighted values and of weights."""
     values, weight = values.detach().double(), weight.detach().double()
     return (values * weight).sum(), weight.sum()
 

@@ -21,8 +21,7 @@ end alike, and AdamW would turn that into full steps.
 
 
 def result_of(episode: Episode, game: Game, *, judge: bool = False) -> Result:
-    """Return how a game ended: as judged when it was played, or as judged by ``game`` now if it was not, or with
-    ``judge``.
+    """Return how a game ended: as judged when it was played; if it was not, or with ``judge``, as judged now.
 
     Raises ``DataError`` for an episode of another game, on a task that it cannot play, or that cannot be replayed, and
     one whose recorded result is none of the game's.
@@ -171,10 +170,9 @@ def by_group(
 def relative_to_mean(
     values: Sequence[float], groups: Sequence[Hashable], spread: float, *, normalize: bool
 ) -> list[float]:
-    """Return each value minus the mean of its group; drift is 0.
+    """Return each value minus the mean of its group; drift, a small share of the rewards' range ``spread``, is 0.
 
-    ``normalize``: a group's results are divided by their standard deviation (``normalized``). ``spread``: the range of
-    rewards.
+    ``normalize``: a group's results are divided by their standard deviation (``normalized``).
     """
 
     def change(own: Sequence[float]) -> list[float]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from spag.algorithms.base import Metrics, Needs, TokenBatch, mean_of, mixed
+from spag.algorithms.base import Needs, TokenBatch
 from spag.algorithms.settings import TeacherSettings
 from spag.algorithms.winners import OfflineAlgorithm
 from spag.core.episodes import SampleType
@@ -45,24 +45,20 @@ class Imitation(OfflineAlgorithm):
     def reward_settings(self) -> dict[str, Any]:
         return {"sample_type": SampleType.IMITATION, "everyone": self.settings.utterances == "all"}
 
-    def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
-        sft, logprob = batch.is_sft, batch.mean(batch.logprob)
-        reference = batch.mean(batch.ref_logprob)
-        columns = logprob, reference, batch.weight
-        plain, own = (imitation_terms(*columns, kl_coef=kl_coef) for kl_coef in (0.0, self.settings.kl_coef))
-        terms = plain.where(sft, own)
-        counted = (batch.group >= 0).float()
-        metrics = dict(batch.by_group("loss_{}", terms, counted, batch.group))
-        if self.needs.reference:
-            metrics["kl"] = mean_of(logprob - reference, counted * ~sft)
-        return mixed(terms, sft, self.settings.sft_coef, batch.totals.samples, batch.totals.sft), metrics
+    def terms(self, batch: TokenBatch, logprob: "Tensor", reference: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
+        """Return the loss and figures of each sample, (B,), from its ``logprob`` and ``reference``, (B,)."""
+        kl_coef = self.settings.kl_coef * ~batch.is_sft
+        values = {"kl": logprob - reference} if self.needs.reference else {}
+        return imitation_terms(logprob, reference, batch.weight, kl_coef=kl_coef), values
 
 
-def imitation_terms(logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", *, kl_coef: float) -> "Tensor":
+def imitation_terms(
+    logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", *, kl_coef: "float | Tensor"
+) -> "Tensor":
     """Return the imitation loss of each sample, weight included: (B,).
 
     ``logprob``, ``ref_logprob``: mean log-probability of a sample's trained tokens, in nats, under the policy and the
-    reference, (B,). ``weight``: (B,).
+    reference, (B,). ``weight`` and ``kl_coef``: (B,), or one coefficient for all.
     """
     return weight * (-logprob + kl_coef * logprob.exp() * (logprob - ref_logprob))
 

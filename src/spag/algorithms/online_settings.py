@@ -170,9 +170,7 @@ class OnlineSettings(UpdateSettings):
 
     @property
     def repeats(self) -> int:
-        """Games per task against one opponent in each step; the number of games divided by it is the number of
-        tasks.
-        """
+        """Games per task against one opponent in each step, a divisor of ``games``."""
         return 1
 
     @model_validator(mode="after")

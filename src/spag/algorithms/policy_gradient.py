@@ -10,7 +10,7 @@ since a single update would otherwise have no trust region (its ratio to the pol
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spag.algorithms.base import Metrics, Needs, TokenBatch, mean_of
+from spag.algorithms.base import Algorithm, Metrics, Needs, TokenBatch, mean_of
 from spag.algorithms.credit import RoleRewards, Turn, as_sampled
 from spag.algorithms.online_settings import OnlineSettings, RewardOverride
 from spag.core.episodes import Episode, TrainingSample
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class PolicyGradient:
+class PolicyGradient(Algorithm):
     """The base of online algorithms: everything but their options and ``advantages``."""
 
     def __init__(self, settings: Any, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
@@ -51,42 +51,25 @@ class PolicyGradient:
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
         return policy_gradient_loss(batch, self.settings)
 
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def summary(self) -> dict[str, Any]:
-        return {}
-
 
 def scheduled(start: float, end: float | None, step: int, steps: int) -> float:
-    """Return a coefficient that moves along a line from ``start`` (step 1) to ``end`` (step ``steps``), then stays.
-
-    If ``end`` is ``None``, it stays at ``start``.
-    """
+    """Return the coefficient at ``step`` of a line from ``start`` (1) to ``end`` (``steps``); ``None``: constant."""
     return start if end is None or step <= 1 else start + (end - start) * min(1.0, (step - 1) / max(steps - 1, 1))
 
 
-def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "Tensor":
-    """Return each token's importance weight against the engine's distribution, (K,), without gradient.
+def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "tuple[Tensor, Tensor]":
+    """Return each token's importance weight against the engine's distribution, and 1 where it was truncated or masked,
+    else 0; both (K,), without gradient.
 
     w_t = exp(old_t - sampling_t). ``token``: min(w_t, limit) (truncated importance sampling); ``sequence``:
     min(prod w over the utterance, limit); ``mask``: w_t where 1/limit <= w_t <= limit, else 0.
     """
-    ratio = _ratio_to_engine(batch, kind)
-    if kind == "mask":
-        return ratio.where((ratio <= limit) & (ratio >= 1.0 / limit), ratio.new_zeros(()))
-    return ratio.clamp(max=limit)
-
-
-def limited_share(batch: TokenBatch, kind: str, limit: float) -> "Tensor":
-    """Return 1 for each token whose importance weight was truncated or masked, else 0: (K,)."""
-    ratio, low = _ratio_to_engine(batch, kind), 1.0 / limit if kind == "mask" else 0.0
-    return ((ratio > limit) | (ratio < low)).float()
-
-
-def _ratio_to_engine(batch: TokenBatch, kind: str) -> "Tensor":
     log_ratio = (batch.old_logprob - batch.sampling_logprob).detach()
-    return (batch.total(log_ratio)[batch.sample] if kind == "sequence" else log_ratio).exp()
+    ratio = (batch.total(log_ratio)[batch.sample] if kind == "sequence" else log_ratio).exp()
+    if kind == "mask":
+        limited = (ratio > limit) | (ratio < 1.0 / limit)
+        return ratio.masked_fill(limited, 0.0), limited.float()
+    return ratio.clamp(max=limit), (ratio > limit).float()
 
 
 def policy_gradient_terms(
@@ -125,9 +108,10 @@ def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[
     were left out because they have no gradient.
     """
     steps = settings.anneal_steps or settings.steps
+    correction, limited = importance_correction(batch, settings.correction, settings.correction_limit)
     terms = policy_gradient_terms(
         batch,
-        importance_correction(batch, settings.correction, settings.correction_limit),
+        correction,
         clip_range=settings.clip_range,
         kl_coef=scheduled(settings.kl_coef, settings.kl_coef_end, batch.step, steps),
         entropy_coef=scheduled(settings.entropy_coef, settings.entropy_coef_end, batch.step, steps),
@@ -135,15 +119,15 @@ def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[
     )
     weight = batch.weight[batch.sample]
     loss = (weight * terms).sum() / (max(batch.totals.weight, 1e-9) * settings.sampling.most_tokens)
-    return loss, _metrics(batch, weight, settings)
+    return loss, _metrics(batch, weight, limited, settings)
 
 
-def _metrics(batch: TokenBatch, weight: "Tensor", settings: OnlineSettings) -> Metrics:
+def _metrics(batch: TokenBatch, weight: "Tensor", limited: "Tensor", settings: OnlineSettings) -> Metrics:
     to_engine = batch.old_logprob - batch.sampling_logprob
     found = {
         "mismatch": mean_of(to_engine.abs(), weight),
         "mismatch_kl": mean_of(to_engine.exp() - 1.0 - to_engine, weight),
-        "truncated": mean_of(limited_share(batch, settings.correction, settings.correction_limit), weight),
+        "truncated": mean_of(limited, weight),
     }
     if settings.needs_reference:
         to_reference = batch.ref_logprob - batch.logprob

@@ -10,18 +10,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from spag.core.options import (
-    Count,
-    CountOrZero,
-    Decay,
-    Fraction,
-    NonNegative,
-    Positive,
-    SamplingConfig,
-    Section,
-)
+from spag.core.options import Count, CountOrZero, Decay, Fraction, NonNegative, Positive, SamplingConfig, Section
 from spag.core.types import Split
 
 FREE_TO_CHANGE = frozenset(
@@ -173,9 +164,10 @@ def check_opponents(names: Any, known: tuple[str, ...]) -> None:
 
 def _extended(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the ``shared`` options overridden by ``own``, section by section."""
-    pairs = {name: (shared.get(name), one) for name, one in own.items()}
-    sections = {name: {**a, **b} for name, (a, b) in pairs.items() if isinstance(a, dict) and isinstance(b, dict)}
-    return {**shared, **own, **sections}
+    both = [
+        name for name in shared.keys() & own.keys() if isinstance(shared[name], dict) and isinstance(own[name], dict)
+    ]
+    return {**shared, **own, **{name: {**shared[name], **own[name]} for name in both}}
 
 
 class IterationSettings(OfflineSettings):
@@ -199,18 +191,14 @@ class IterationSettings(OfflineSettings):
         "before), or a model (ORG/NAME, ./FOLDER, openai:MODEL). Only the policy's own utterances are trained",
     )
 
-    @model_validator(mode="before")
+    @field_validator("sampling_by_role", mode="before")
     @classmethod
-    def _complete_roles(cls, data: Any) -> Any:
+    def _complete_roles(cls, roles: Any, info: ValidationInfo) -> Any:
         """A role's sampling extends the shared one."""
-        if not isinstance(data, dict) or not isinstance(data.get("sampling_by_role"), dict):
-            return data
-        shared = data.get("sampling", {})
-        if not isinstance(shared, dict):
-            return data
-        by_role = data["sampling_by_role"].items()
-        roles = {role: _extended(shared, own) if isinstance(own, dict) else own for role, own in by_role}
-        return {**data, "sampling_by_role": roles}
+        if not isinstance(roles, dict) or "sampling" not in info.data:  # refused for what it is
+            return roles
+        shared = info.data["sampling"].model_dump(exclude_unset=True)
+        return {role: _extended(shared, own) if isinstance(own, dict) else own for role, own in roles.items()}
 
     def sampling_of(self, role: str) -> SamplingConfig:
         """Return how the player of ``role`` samples."""

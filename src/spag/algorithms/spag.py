@@ -1,15 +1,14 @@
 """SPAG: offline RL on games of self-play, with clipped importance ratios and a KL term (arXiv 2404.10642, section 3.3).
 
-Rewards come from ``winners.py``. The frozen model that played is both behavior policy and KL reference. In the paper
-the advantage is a constant estimate and the KL term is outside the clipped one. We follow the published code: the KL
-estimate is part of the advantage and is not detached, so it is clipped together with the reward and its gradient flows.
+Rewards come from ``winners.py``. ``offline_rl_loss`` says where the published code, which we follow, and the paper
+differ.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from spag.algorithms.base import Metrics, Needs, TokenBatch, mean_of, mixed
+from spag.algorithms.base import Needs, TokenBatch, mixed
 from spag.algorithms.settings import IterationSettings
 from spag.algorithms.winners import OfflineAlgorithm
 from spag.core.options import NonNegative, Positive
@@ -60,32 +59,25 @@ class Spag(OfflineAlgorithm):
     def reward_settings(self) -> dict[str, Any]:
         chosen = self.settings
         roles = None if chosen.roles == "both" else frozenset({chosen.roles})
-        return {"loser_reward": chosen.loser_reward, "tie_reward": chosen.tie_reward, "roles": roles}
+        rewards = {"loser_reward": chosen.loser_reward, "tie_reward": chosen.tie_reward}
+        return {**rewards, "discount": chosen.discount, "roles": roles}
 
-    def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
-        chosen, sft = self.settings, batch.is_sft
-        logprob, reference = batch.mean(batch.logprob), batch.mean(batch.ref_logprob)
-        if chosen.objective == "sft":
-            terms = -batch.weight * logprob
-        else:
-            columns = logprob, reference, batch.advantage, batch.weight, sft
-            terms = offline_rl_terms(*columns, kl_coef=chosen.kl_coef, clip_range=chosen.clip_range)
-        loss = mixed(terms, sft, chosen.sft_coef, batch.totals.samples, batch.totals.sft)
-        counted = (batch.group >= 0).float()
-        metrics = dict(batch.by_group("loss_{}", terms, counted, batch.group))
-        if chosen.objective == "offline_rl":
-            played, ratio = counted * ~sft, importance_ratio(logprob, reference)
-            metrics["kl"] = mean_of(logprob - reference, played)
-            metrics["importance_ratio"] = mean_of(ratio, played)
-            metrics["clip_fraction"] = mean_of(((ratio - 1.0).abs() > chosen.clip_range).float(), played)
-        return loss, metrics
+    def terms(self, batch: TokenBatch, logprob: "Tensor", reference: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
+        """Return the loss and figures of each sample, (B,), from its ``logprob`` and ``reference``, (B,)."""
+        kl_coef, clip_range = self.settings.kl_coef, self.settings.clip_range
+        if self.settings.objective == "sft":
+            return -batch.weight * logprob, {}
+        ratio = importance_ratio(logprob, reference)
+        clipped = ((ratio - 1.0).abs() > clip_range).float()
+        columns = logprob, reference, batch.advantage, batch.weight, batch.is_sft
+        terms = offline_rl_terms(*columns, kl_coef=kl_coef, clip_range=clip_range)
+        return terms, {"kl": logprob - reference, "importance_ratio": ratio, "clip_fraction": clipped}
 
 
 def importance_ratio(logprob: "Tensor", ref_logprob: "Tensor") -> "Tensor":
     """Return exp(lp - lp_ref), (B,): one length-normalised ratio per sample (sequence-level in TRL and GSPO).
 
-    ``logprob``, ``ref_logprob``: mean log-probability of a sample's trained tokens, in nats, under the policy and the
-    reference, (B,).
+    ``logprob`` and ``ref_logprob`` (B,): means over a sample's trained tokens, in nats.
     """
     return (logprob - ref_logprob).exp()
 
@@ -102,7 +94,7 @@ def offline_rl_terms(
 ) -> "Tensor":
     """Return each sample's loss, weighted but without ``sft_coef``: (B,).
 
-    ``logprob``, ``ref_logprob``, ``reward``, ``weight`` and ``is_sft``, each (B,), are those of ``offline_rl_loss``.
+    ``logprob``, ``ref_logprob``, ``reward``, ``weight``, ``is_sft``: (B,), as in ``offline_rl_loss``.
     """
     sft = is_sft.bool()
     ref_logprob = ref_logprob.where(~sft, logprob.detach())  # SFT rows may hold anything: no infinite ratio

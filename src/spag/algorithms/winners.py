@@ -11,15 +11,14 @@ If the current policy (``learner``) played frozen opponents, only its own uttera
 importance ratio is relative to it; ``N`` and ``N_role`` count the games that give samples.
 """
 
-import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from spag.algorithms.base import Algorithm, Metrics, TokenBatch, mean_of, mixed
 from spag.algorithms.credit import is_trained, result_of
-from spag.algorithms.settings import IterationSettings
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
@@ -27,8 +26,8 @@ from spag.core.types import Result, Split
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get, settings_of
 
-_LARGEST_POWER = 600.0
-"""e to this is 1e260: sums of powers up to it stay finite."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,7 @@ class RewardSettings:
 
 @dataclass(slots=True)
 class RewardStats:
-    """Counts of games and of their samples. ``utterances`` counts those up to the judged ends, ``held_out``
-    the games on held-out tasks.
-    """
+    """Counts of games and samples. ``utterances``: up to the judged ends; ``held_out``: games on held-out tasks."""
 
     utterances: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -83,8 +80,7 @@ class RewardStats:
 
 def return_coefficients(count: int, discount: float) -> list[float]:
     """Return the normalised coefficients of ``count`` utterances: ``(1/discount)**k``, summing to 1."""
-    last = count if -count * math.log(discount) > _LARGEST_POWER else 0  # the same shares, from the largest power down
-    powers = [discount ** (last - k) for k in range(1, count + 1)]
+    powers = [discount**later for later in reversed(range(count))]  # the same shares, and no float is too large
     total = sum(powers)
     return [power / total for power in powers]
 
@@ -112,13 +108,14 @@ def assign_rewards(
     """
     settings = settings or RewardSettings(discount=discount, judge=True)
     game, stats = game or get(DEFAULT, judge=judge), stats if stats is not None else RewardStats()
-    judged = [(episode, result_of(episode, game, judge=settings.judge)) for episode in episodes]
-    rewards = [_trained_rewards(episode, game, result, settings) for episode, result in judged]
+    judged: list[tuple[Episode, Result, dict[str, float]]] = []
     trained: Counter[str] = Counter()
-    for (episode, result), rewarded in zip(judged, rewards, strict=True):
+    for episode in episodes:
+        result = result_of(episode, game, judge=settings.judge)
+        rewards = _trained_rewards(episode, game, result, settings)
+        judged.append((episode, result, rewards))
         winners = game.outcomes[result.outcome].winners
-        if rewarded:
-            trained.update(winners)
+        trained.update(winners if rewards else ())
         stats.outcomes[result.outcome] += 1
         stats.wins.update(winners)
         stats.utterances += result.length
@@ -126,11 +123,17 @@ def assign_rewards(
     wins = {role: trained[role] for role in game.roles}
     stats.role_weights = dict.fromkeys(game.roles, 1.0) if settings.everyone else role_weights(wins)
     samples: list[TrainingSample] = []
-    for (episode, result), rewarded in zip(judged, rewards, strict=True):
-        for role, total in rewarded.items():
+    for episode, result, rewards in judged:
+        winners = game.outcomes[result.outcome].winners
+        for role, total in rewards.items():
             if settings.roles is None or role in settings.roles:
-                weight = _weight(game.outcomes[result.outcome].winners, role, stats)
-                samples += _role_samples(episode, game, result, role, total, weight, settings, stats)
+                # A loser's weight equals the winner's; samples of ties have weight 1.
+                weight = stats.role_weights[role if role in winners else winners[0]] if winners else 1.0
+                spoken = episode.spoken_by(role, result.length)
+                own = list(_samples(episode, game, spoken, total, weight, settings))
+                stats.samples[role] += len(own)
+                stats.empty_completions += len(spoken) - len(own)
+                samples += own
     return samples
 
 
@@ -149,42 +152,27 @@ def _trained_rewards(episode: Episode, game: Game, result: Result, settings: Rew
     return {role: total for role, total in totals.items() if total and is_trained(episode, role, settings.learner)}
 
 
-def _weight(winners: Sequence[str], role: str, stats: RewardStats) -> float:
-    """Return the weight of a role's samples: a loser's equals the winner's; samples of ties have weight 1."""
-    return stats.role_weights[role if role in winners else winners[0]] if winners else 1.0
-
-
-def _role_samples(
-    episode: Episode,
-    game: Game,
-    result: Result,
-    role: str,
-    total: float,
-    weight: float,
-    settings: RewardSettings,
-    stats: RewardStats,
+def _samples(
+    episode: Episode, game: Game, spoken: Sequence[int], total: float, weight: float, settings: RewardSettings
 ) -> Iterator[TrainingSample]:
-    spoken = episode.spoken_by(role, result.length)
+    """Yield the samples of the utterances at ``spoken``; an empty one keeps its share, with nothing to train on."""
     for at, coefficient in zip(spoken, return_coefficients(len(spoken), settings.discount), strict=True):
-        said = episode.history[at]
-        if not said.content.strip():
-            stats.empty_completions += 1  # keeps its share of the return, but there is nothing to train on
-            continue
-        stats.samples[role] += 1
-        yield TrainingSample(
-            prompt=_prompt(episode, game, at, settings),
-            completion=said.content.strip(),
-            reward=total * coefficient,
-            weight=weight,
-            role=role,
-            type=settings.sample_type,
-            episode_id=episode.id,
-            turn=at // len(game.roles) + 1,
-            prompt_ids=said.prompt_ids if settings.sampled_tokens and settings.template == "play" else None,
-            completion_ids=said.token_ids if settings.sampled_tokens else None,
-            truncated=settings.sampled_tokens and said.finish_reason == "length",
-            thinking=settings.sampled_tokens and said.token_ids is not None and said.thought is not None,
-        )
+        said, sampled = episode.history[at], settings.sampled_tokens
+        if completion := said.content.strip():
+            yield TrainingSample(
+                prompt=_prompt(episode, game, at, settings),
+                completion=completion,
+                reward=total * coefficient,
+                weight=weight,
+                role=said.role,
+                type=settings.sample_type,
+                episode_id=episode.id,
+                turn=at // len(game.roles) + 1,
+                prompt_ids=said.prompt_ids if sampled and settings.template == "play" else None,
+                completion_ids=said.token_ids if sampled else None,
+                truncated=sampled and said.finish_reason == "length",
+                thinking=sampled and said.token_ids is not None and said.thought is not None,
+            )
 
 
 def _prompt(episode: Episode, game: Game, at: int, settings: RewardSettings) -> str:
@@ -209,8 +197,8 @@ def refuse_other_rules(episodes: Iterable[Episode], game: Game) -> None:
                 )
 
 
-class OfflineAlgorithm:
-    """The base of the paper's two algorithms: everything but their options and loss."""
+class OfflineAlgorithm(Algorithm):
+    """The base of the paper's two algorithms: everything but their options and the loss of a sample."""
 
     def __init__(self, settings: Any, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
         self.settings, self.seed, self.stats = settings, seed, RewardStats()
@@ -219,11 +207,16 @@ class OfflineAlgorithm:
         """Return the fields of ``RewardSettings`` that are the algorithm's own."""
         raise NotImplementedError
 
+    def terms(self, batch: TokenBatch, logprob: "Tensor", reference: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
+        """Return each sample's loss, weighted but without ``sft_coef``, and values to average as metrics, all (B,).
+
+        ``logprob`` and ``reference`` (B,) are means over a sample's trained tokens.
+        """
+        raise NotImplementedError
+
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
         refuse_other_rules(episodes, game)
-        discount = self.settings.discount if isinstance(self.settings, IterationSettings) else RewardSettings().discount
         settings = RewardSettings(
-            discount=discount,
             template=self.settings.template,
             sampled_tokens=self.settings.completions == "sampled",
             seed=self.seed,
@@ -232,8 +225,12 @@ class OfflineAlgorithm:
         )
         return assign_rewards(episodes, settings=settings, game=game, stats=self.stats)
 
-    def state(self) -> dict[str, Any]:
-        return {}
+    def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
+        terms, values = self.terms(batch, batch.mean(batch.logprob), batch.mean(batch.ref_logprob))
+        counted = (batch.group >= 0).float()
+        metrics = dict(batch.by_group("loss_{}", terms, counted, batch.group))
+        metrics |= {name: mean_of(value, counted * ~batch.is_sft) for name, value in values.items()}
+        return mixed(terms, batch.is_sft, self.settings.sft_coef, batch.totals.samples, batch.totals.sft), metrics
 
     def summary(self) -> dict[str, Any]:
         return self.stats.summary()

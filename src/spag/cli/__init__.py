@@ -23,17 +23,14 @@ from click.exceptions import NoArgsIsHelpError
 
 from spag.cli.config import config_group, presets_command
 from spag.cli.data import games_command, import_group, judge_command, words_command
-from spag.cli.doctor import doctor_command
 from spag.cli.eval import eval_command
 from spag.cli.export import export_group
 from spag.cli.options import complete_help, summaries, verbosity, what_stays
-from spag.cli.plan import plan_command
+from spag.cli.plan import doctor_command, plan_command
 from spag.cli.play import arena_command, play_command
-from spag.cli.report import report_command
-from spag.cli.run import run_command
-from spag.cli.serve import serve_command
+from spag.cli.run import report_command, run_command
+from spag.cli.serve import serve_command, web_command
 from spag.cli.train import rewards_command, train_command
-from spag.cli.web import web_command
 from spag.core.errors import SpagError
 from spag.core.visible import visible_text
 
@@ -147,7 +144,10 @@ def _silence_libraries() -> None:
             os.environ.setdefault(variable, "1")
 
 
-@click.group(cls=SpagGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
+
+
+@click.group(cls=SpagGroup, context_settings=_SETTINGS)
 @click.version_option(package_name="spag-selfplay")
 def main() -> None:
     """Train language models by self-play of language games."""

@@ -1,13 +1,15 @@
 """``spag presets`` and ``spag config``: the available settings, and a config with all options resolved."""
 
+from dataclasses import asdict
+
 import click
 
-from spag.cli.options import CommandGroup, config_argument, json_option, read_config, task_options
-from spag.config.presets import ABOUT, preset_names, preset_text
+from spag.cli.options import CommandGroup, config_argument, json_option, print_json, read_config, task_options
+from spag.config.presets import PRESETS, preset_text
 
 
 @click.command("presets")
-@click.argument("name", required=False, type=click.Choice(preset_names()), metavar="[NAME]")
+@click.argument("name", required=False, type=click.Choice(PRESETS), metavar="[NAME]")
 @json_option
 def presets_command(name: str | None, as_json: bool) -> None:
     """List the presets, or print one as YAML.
@@ -15,22 +17,20 @@ def presets_command(name: str | None, as_json: bool) -> None:
     A printed preset is the start of a config of your own: spag presets demo > my.yaml. Times in hours are estimates of
     spag plan.
     """
-    import json
-    from dataclasses import asdict
-
     from spag.config.reading import parse_yaml
     from spag.models.finding import described_model
 
     if name is not None:
-        text = preset_text(name)
-        click.echo(json.dumps(parse_yaml(text, name), indent=2) if as_json else text.rstrip("\n"))
+        if as_json:
+            print_json(parse_yaml(preset_text(name), name))
+        else:
+            click.echo(preset_text(name).rstrip("\n"))
         return
-    models = {known: parse_yaml(preset_text(known), known)["model"]["name"] for known in ABOUT}
+    models = {known: parse_yaml(preset_text(known), known)["model"]["name"] for known in PRESETS}
     if as_json:
-        rows = [{"name": known, "model": models[known], **asdict(about)} for known, about in ABOUT.items()]
-        click.echo(json.dumps(rows, indent=2))
+        print_json([{"name": known, "model": models[known], **asdict(about)} for known, about in PRESETS.items()])
         return
-    for known, about in ABOUT.items():
+    for known, about in PRESETS.items():
         click.echo(f"{known:<21} {about.purpose}")
         click.echo(f"{'':<21}   {described_model(models[known])}, {about.hardware}, {about.time}")
 

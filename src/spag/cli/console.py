@@ -1,4 +1,4 @@
-"""Console output: rich progress bars on a terminal, plain log lines elsewhere, and tables."""
+"""Progress and log lines on standard error: rich bars on a terminal, plain lines elsewhere."""
 
 import logging
 import time
@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
@@ -24,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 from spag.core.progress import Reporter, Tracker
@@ -33,10 +31,6 @@ from spag.core.visible import visible_text
 logger = logging.getLogger("spag")
 PLAIN_INTERVAL_S = 30.0
 """Seconds between two log lines of one bar without a terminal."""
-_LEAST_NAME = 12
-"""Columns to which a name is folded, at least, where a table is too wide."""
-_GAP = 2
-"""Columns between two columns of a table in the common style, and at its edges together."""
 
 
 class _DetailColumn(ProgressColumn):
@@ -145,60 +139,3 @@ def make_reporter(console: Console, verbosity: int = 0) -> Reporter:
     if verbosity > 0:
         logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     return ConsoleReporter(console, quiet=verbosity < 0)
-
-
-def new_table(title: str | None, *columns: str) -> Table:
-    """Return a table in the common style, for 80 columns: text in its first column, numbers in the others."""
-    table = Table(
-        title=Text(visible_text(title)) if title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    for index, label in enumerate(columns):
-        table.add_column(Text(visible_text(label)), justify="right" if index else "left")
-    return table
-
-
-def fit(table: Table, width: int) -> int:
-    """Fit a table from ``new_table`` into ``width`` columns, and return how wide it is.
-
-    Columns are narrowed from the widest on, down to their longest word; names (``no_wrap``) stay whole while others can
-    give, and are then folded. No number is ever cut: what is wider than the terminal stays so.
-    """
-    cells = [[str(cell) for cell in column.cells] for column in table.columns]
-    heads = [str(column.header) for column in table.columns]
-    widths = [
-        max(cell_len(line) for text in (head, *own) for line in (text.splitlines() or [""]))
-        for head, own in zip(heads, cells, strict=True)
-    ]
-    whole = [size if column.no_wrap else 0 for size, column in zip(widths, table.columns, strict=True)]
-    words = [
-        max(_longest_word(*own), min(_LEAST_NAME, _longest_word(head))) for head, own in zip(heads, cells, strict=True)
-    ]
-    room = width - _GAP * len(table.columns)
-    if sum(widths) <= room:
-        return width
-    least = [name or word for name, word in zip(whole, words, strict=True)]
-    if sum(least) > room:
-        least = [min(name, _LEAST_NAME) if name else word for name, word in zip(whole, words, strict=True)]
-    widths = _narrowed(widths, least, room)
-    for column, size, name in zip(table.columns, widths, whole, strict=True):
-        column.width, column.overflow, column.no_wrap = size, "fold", size == name
-    return max(width, sum(widths) + _GAP * len(table.columns))
-
-
-def _longest_word(*texts: str) -> int:
-    return max((cell_len(word) for text in texts for word in text.split()), default=0)
-
-
-def _narrowed(widths: list[int], least: list[int], room: int) -> list[int]:
-    """Return ``widths`` with the widest narrowed, none below its ``least``, until their sum is ``room``."""
-    widths = list(widths)
-    while sum(widths) > room:
-        wide = [place for place, size in enumerate(widths) if size > least[place]]
-        if not wide:
-            break
-        widths[max(wide, key=lambda place: widths[place])] -= 1
-    return widths

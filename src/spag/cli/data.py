@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open_reporter, refuse_input
+from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open_reporter, print_json, refuse_input
 
 if TYPE_CHECKING:
     from spag.core.episodes import Episode
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 @json_option
 def games_command(name: str | None, as_json: bool) -> None:
     """List the installed games, or show the rules of one."""
-    import json
-
     from spag.games.registry import get, names, setting_hints
 
     shown = [get(name)] if name else [get(known) for known in names()]
@@ -34,7 +32,7 @@ def games_command(name: str | None, as_json: bool) -> None:
             }
             for game in shown
         ]
-        click.echo(json.dumps(rows[0] if name else rows, indent=2))
+        print_json(rows[0] if name else rows)
         return
     from spag.cli.tables import print_game_details, print_games
 
@@ -45,16 +43,10 @@ def games_command(name: str | None, as_json: bool) -> None:
 
 
 @click.command("words")
-@click.option(
-    "--source", default="frequency", show_default=True, metavar="shipped|frequency|FILE", help="Source of the words."
-)
-@click.option(
-    "--top", type=click.IntRange(min=1), default=50_000, show_default=True, help="How many, most frequent first."
-)
-@click.option(
-    "--split", type=click.Choice(["all", "train", "held_out"]), default="all", show_default=True, help="Split to list."
-)
-@click.option("--language", metavar="CODE", default="en", show_default=True, help="Of the frequency list: de, fr, es.")
+@click.option("--source", default="frequency", metavar="shipped|frequency|FILE", help="Source of the words.")
+@click.option("--top", type=click.IntRange(min=1), default=50_000, help="How many, most frequent first.")
+@click.option("--split", type=click.Choice(["all", "train", "held_out"]), default="all", help="Split to list.")
+@click.option("--language", metavar="CODE", default="en", help="Of the frequency list: de, fr, es.")
 @click.option("--output", type=ANY_PATH, help="File to write, one word a line. [default: standard output]")
 def words_command(source: str, top: int, split: str, language: str, output: Path | None) -> None:
     """List the target words of Taboo.
@@ -93,8 +85,6 @@ def judge_command(
 
     Prints the outcomes, and the samples and role weights that follow from them.
     """
-    import json
-
     from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
     from spag.cli.tables import print_game, print_outcomes
     from spag.games.registry import game_of_file
@@ -113,7 +103,7 @@ def judge_command(
     assign_rewards(judged, settings=RewardSettings(template="play"), game=game, stats=stats)
     if as_json:
         counts = {"games": len(judged), "utterances": stats.utterances, "empty_utterances": stats.empty_completions}
-        click.echo(json.dumps({**counts, **stats.summary()}, indent=2))
+        print_json({**counts, **stats.summary()})
     else:
         print_outcomes(game, stats)
     if output is not None:

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spag.cli.options import AMOUNT, ANY_PATH, config_options, entrant, json_option, on_stop, open_reporter, read_config
+from spag.cli.options import (
+    AMOUNT,
+    ANY_PATH,
+    config_options,
+    entrant,
+    json_option,
+    on_stop,
+    open_reporter,
+    print_json,
+    read_config,
+)
 from spag.core.errors import ConfigError
 from spag.core.visible import visible_text
 from spag.evaluation.reasoning.suites import SUITES
@@ -24,7 +34,13 @@ COUNT = click.IntRange(min=1)
 @click.argument("models", nargs=-1, required=True, metavar="RUN_OR_MODEL...")
 @config_options
 @click.option("--suite", type=click.Choice([*SUITES]), help="Benchmarks of a paper. [default: paper, SPAG's own]")
-@click.option("--tasks", default="", metavar="NAME,...", help="lm-eval's tasks or groups, alone or beside --suite.")
+@click.option(
+    "--tasks",
+    default="",
+    show_default=False,
+    metavar="NAME,...",
+    help="lm-eval's tasks or groups, alone or beside --suite.",
+)
 @click.option("--task-path", type=FOLDER, help="Folder of your own task files (YAML).")
 @click.option("--data", type=FOLDER, help="Folder of JSON Lines files to read in place of the hub.")
 @click.option(
@@ -35,12 +51,10 @@ COUNT = click.IntRange(min=1)
     "--shots", type=click.IntRange(min=0), help="Solved examples before a question. [default: suite's or task's own]"
 )
 @click.option("--max-new-tokens", type=COUNT, help="Longest generated answer, in tokens. [default: the task's own]")
-@click.option(
-    "--samples", type=COUNT, default=1, show_default=True, help="Answers drawn per item; the score is their mean."
-)
-@click.option("--temperature", type=AMOUNT, default=0.0, show_default=True, help="Sampling temperature; 0 is greedy.")
+@click.option("--samples", type=COUNT, default=1, help="Answers drawn per item; the score is their mean.")
+@click.option("--temperature", type=AMOUNT, default=0.0, help="Sampling temperature; 0 is greedy.")
 @click.option("--chat", is_flag=True, help="Ask in the model's chat template; thoughts do not count as the answer.")
-@click.option("--batch-size", type=COUNT, default=16, show_default=True, help="Requests computed at once.")
+@click.option("--batch-size", type=COUNT, default=16, help="Requests computed at once.")
 @click.option(
     "--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; finished ones stay."
 )
@@ -63,8 +77,6 @@ def eval_command(
     NAME=MODEL. The same command resumes. Tasks whose data cannot be loaded are left out and named, and the exit status
     is 1.
     """
-    import json
-
     config = read_config(config_name)
     if options["samples"] > 1 and not options["temperature"]:
         raise ConfigError("--samples: greedy answers are all the same; set --temperature too, such as 0.6")
@@ -80,7 +92,7 @@ def eval_command(
     on_stop(lambda: f"{output} has the answers so far; the same command goes on from there")
     results = evaluate_reasoning(players_of(models, config), settings, output, open_reporter(), force=force)
     if as_json:
-        click.echo(json.dumps(results, indent=2))
+        print_json(results)
     else:
         print_reasoning(results)
     if left_out := results["left_out"]:

@@ -11,6 +11,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from spag.config.presets import preset_names
+from spag.config.presets import PRESETS
 from spag.core.errors import ConfigError, DataError, SpagError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
 
 EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)
 ANY_PATH = _Output(path_type=Path)
-_CONFIGS = f"CONFIG is a preset or a YAML file. Presets: {', '.join(preset_names())}."
+_CONFIGS = f"CONFIG is a preset or a YAML file. Presets: {', '.join(PRESETS)}."
 CONFIG_EPILOG = "\b\n" + textwrap.fill(_CONFIGS, 76, break_on_hyphens=False)
 """The end of the help of every command that takes a config."""
 _OVERRIDES = "spag.overrides"
@@ -113,14 +114,11 @@ def summaries(commands: Iterable[click.Command]) -> list[tuple[str, str]]:
 
 def complete_config(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the presets for shell completion, else ask the shell for files."""
-    found = [CompletionItem(name) for name in preset_names() if name.startswith(incomplete)]
+    found = [CompletionItem(name) for name in PRESETS if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
 
 
 config_argument = click.argument("config_name", metavar="CONFIG", shell_complete=complete_config)
-config_option = click.option(
-    "--config", "config_name", metavar="CONFIG", shell_complete=complete_config, help="The settings."
-)
 
 
 def quoted(text: object) -> str:
@@ -153,46 +151,31 @@ ray_option = setting(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-def verbosity_options(command: click.Command) -> None:
-    """Add ``-q`` and ``-v``."""
+def _keep_verbosity(context: click.Context, option: click.Parameter, given: bool) -> None:
+    if given:
+        context.meta[_VERBOSITY] = 1 if option.name == "verbose" else -1
 
-    def option(flags: tuple[str, str], level: int, text: str) -> click.Option:
-        def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
-            if value:
-                context.meta[_VERBOSITY] = level
 
-        return click.Option(flags, is_flag=True, expose_value=False, callback=keep, help=text)
-
-    command.params += [
-        option(("-q", "--quiet"), -1, "Show only warnings and results."),
-        option(("-v", "--verbose"), 1, "Show messages of libraries too, and an error's traceback."),
-    ]
+_VERBOSITY_OPTIONS = [
+    click.Option(flags, is_flag=True, expose_value=False, callback=_keep_verbosity, help=text)
+    for flags, text in (
+        (("-q", "--quiet"), "Show only warnings and results."),
+        (("-v", "--verbose"), "Show messages of libraries too, and an error's traceback."),
+    )
+]
 
 
 def config_options(command: Command) -> Command:
     """Add ``--config``, ``--set`` and ``--seed``."""
-    return config_option(set_option(seed_option(command)))
+    option = click.option(
+        "--config", "config_name", metavar="CONFIG", shell_complete=complete_config, help="The settings."
+    )
+    return option(set_option(seed_option(command)))
 
 
 def task_options(command: Command) -> Command:
     """Add ``--set``, ``--seed``, ``--words`` and ``--prompts``."""
     return set_option(seed_option(words_option(prompts_option(command))))
-
-
-def address_options(port: int) -> Callable[[Command], Command]:
-    """Return a decorator that adds ``--host``, ``--port`` (by default ``port``) and ``--token``."""
-
-    def add(command: Command) -> Command:
-        where = "Address to bind; any but loopback needs a token."
-        secret = "Token that clients must send; safest in the environment."
-        ports = click.IntRange(0, 65535)
-        command = click.option("--token", envvar="SPAG_WEB_TOKEN", show_envvar=True, help=secret)(command)
-        command = click.option("--port", type=ports, default=port, show_default=True, help="Port; 0 takes a free one.")(
-            command
-        )
-        return click.option("--host", default="127.0.0.1", show_default=True, help=where)(command)
-
-    return add
 
 
 def complete_help(command: click.Command) -> None:
@@ -201,7 +184,7 @@ def complete_help(command: click.Command) -> None:
         for one in command.commands.values():
             complete_help(one)
         return
-    verbosity_options(command)
+    command.params += _VERBOSITY_OPTIONS
     if any(one.name in ("config_name", "config_names") for one in command.params):
         command.epilog = CONFIG_EPILOG
 
@@ -230,6 +213,11 @@ def read_config(config_name: str | None, overrides: tuple[str, ...] = (), *, def
 
     given = (*overrides, *click.get_current_context().meta.get(_OVERRIDES, ()))
     return parse_config(defaults, "defaults", given) if config_name is None else load_config(config_name, given)
+
+
+def print_json(result: object) -> None:
+    """Print a result, in which dataclasses become objects."""
+    click.echo(json.dumps(result, indent=2, default=asdict))
 
 
 def verbosity(context: click.Context) -> int:
@@ -272,5 +260,5 @@ def entrant(text: str) -> tuple[str, str]:
 
     What exists is a model: sweeps have folders like ``runs/lr=1e-5``.
     """
-    name, equals, model = text.partition("=")
-    return (name, model) if equals and not os.path.lexists(text) else (text, text)
+    name, _, model = text.partition("=")
+    return (name, model) if name and model and not os.path.lexists(text) else (text, text)

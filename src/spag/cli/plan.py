@@ -1,15 +1,27 @@
-"""``spag plan``: memory, tokens and hours of a run before it starts."""
+"""``spag plan``: memory, tokens and hours of a run before it starts. ``spag doctor``: what works on this machine."""
 
+import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import AMOUNT, config_argument, json_option, read_config, task_options
+from spag.cli.options import (
+    AMOUNT,
+    complete_config,
+    config_argument,
+    json_option,
+    print_json,
+    read_config,
+    task_options,
+)
 from spag.core.errors import ConfigError
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
     from spag.planning.plan import Planner
+
+DEFAULT_PRESETS = ("kuhn", "demo")
 
 
 @click.command("plan")
@@ -43,9 +55,9 @@ def plan_command(
     Only the model's config is read, no weights. Exit status 3: the run does not fit; the nearest settings that would
     are named.
     """
+    from spag.planning.estimate import disk_bytes, run_notes
     from spag.planning.here import plan_here
     from spag.planning.hours import Assumptions
-    from spag.planning.notes import disk_bytes, run_notes
     from spag.planning.plan import Planner
     from spag.planning.specs import GIB, find_gpu, read_shape
 
@@ -63,50 +75,33 @@ def plan_command(
         if planner.device.is_cpu:
             raise ConfigError("--price: this plan uses a CPU, and the price is for GPU hours; name a GPU with --gpu")
         notes = {"cost": f"{spent * price:,.2f} USD for {spent:,.1f} GPU hours", **notes}
+    fits = not any(stage.problems for stage in planner.stages)
     if as_json:
-        _print_json(planner, hours, notes)
+        about = {"parameters": shape.parameters, "devices": planner.devices, "device": planner.device}
+        total = {"hours": hours, "device_hours": spent, "fits": fits}
+        found = {**about, "stages": planner.stages, "total": total, "notes": notes}
+        print_json({**found, "assumptions": assumed.model_dump()})
     else:
         _print(planner, hours, notes)
-    if any(stage.problems for stage in planner.stages):
-        raise SystemExit(3)
-
-
-def _print_json(planner: "Planner", hours: float, notes: dict[str, str]) -> None:
-    import json
-    from dataclasses import asdict
-
-    fits = not any(stage.problems for stage in planner.stages)
-    found = {
-        "parameters": planner.shape.parameters,
-        "devices": planner.devices,
-        "device": asdict(planner.device),
-        "stages": [asdict(stage) for stage in planner.stages],
-        "total": {"hours": hours, "device_hours": hours * planner.devices, "fits": fits},
-        "notes": notes,
-        "assumptions": planner.assumed.model_dump(),
-    }
-    click.echo(json.dumps(found, indent=2))
+    if not fits:
+        sys.exit(3)
 
 
 def _print(planner: "Planner", hours: float, notes: dict[str, str]) -> None:
-    from dataclasses import asdict
-
-    from rich.console import Console
-
-    from spag.cli.console import new_table
+    from spag.cli.tables import print_table
     from spag.planning.specs import GIB
+    from spag.report.cells import Table
 
     shape, device, assumed = planner.shape, planner.device, planner.assumed
     where = device.name if device.is_cpu else f"{planner.devices} x {device.name}"
     click.echo(visible_text(f"{shape.name} ({shape.parameters:,} parameters) on {where}"))
-    table = new_table(None, "stage", "times", "each", "tokens", "hours")
-    for one in planner.stages:
-        each = (f"{one.count:,} {one.unit}", f"{one.tokens / 1e6:,.2f} M", f"{one.hours:.2f}")
-        table.add_row(one.name, str(one.times), *each)
-    table.add_section()
     tokens = sum(stage.tokens * stage.times for stage in planner.stages)
-    table.add_row("total", "", "", f"{tokens / 1e6:,.2f} M", f"{hours:.2f}")
-    Console(highlight=False).print(table)
+    rows = [
+        (one.name, str(one.times), f"{one.count:,} {one.unit}", f"{one.tokens / 1e6:,.2f} M", f"{one.hours:.2f}")
+        for one in planner.stages
+    ]
+    rows.append(("total", "", "", f"{tokens / 1e6:,.2f} M", f"{hours:.2f}"))
+    print_table(Table("", ("stage", "times", "each", "tokens", "hours"), tuple(rows), last_is_total=True))
     for stage in planner.stages:
         sizes = {name: size / GIB for name, size in asdict(stage.memory).items() if name != "host"}
         parts = ", ".join(f"{name} {size:.1f}" for name, size in sizes.items() if size >= 0.05)
@@ -120,3 +115,31 @@ def _print(planner: "Planner", hours: float, notes: dict[str, str]) -> None:
     click.echo("assumptions (--assume NAME=VALUE):")
     for name, field in type(assumed).model_fields.items():
         click.echo(f"  {name}={getattr(assumed, name):g}: {field.description}")
+
+
+@click.command("doctor")
+@click.argument("config_names", nargs=-1, metavar="[CONFIG]...", shell_complete=complete_config)
+@json_option
+def doctor_command(config_names: tuple[str, ...], as_json: bool) -> None:
+    """Check this machine: what it has, what works, the command for what is missing, and whether runs fit.
+
+    CONFIG is a preset or a YAML file, by default kuhn and demo. Exit status 3: a CONFIG needs more memory than there
+    is; 1: torch or transformers is missing or broken, so no model can be played at all.
+    """
+    from spag.planning.doctor import Status, examine, examine_presets, look_around
+
+    machine = look_around()
+    runs = list(examine_presets(config_names or DEFAULT_PRESETS))
+    findings, can_play = [*examine(machine), *runs], machine.torch_trouble is None
+    fits = not any(one.status is Status.MISSING for one in runs)
+    if as_json:
+        print_json({"can_play": can_play, "fits": fits, "findings": findings})
+    else:
+        colors = {Status.WORKS: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
+        for one in findings:
+            status = click.style(f"{'' if one.status is Status.HAS else one.status:<8}", fg=colors.get(one.status))
+            click.echo(f"{visible_text(one.name):<14} {status} {visible_text(one.detail)}")
+            if one.fix:
+                click.secho(f"{'':<23} {visible_text(one.fix)}", bold=True)
+    if not (can_play and fits):
+        sys.exit(3 if can_play else 1)

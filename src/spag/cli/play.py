@@ -15,6 +15,7 @@ from spag.cli.options import (
     json_option,
     on_stop,
     open_reporter,
+    print_json,
     prompts_option,
     ray_option,
     read_config,
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
     from spag.games.base import Game
 
 force_option = click.option(
-    "--force",
-    is_flag=True,
-    help="Remove games of other models, sampling, prompts, tasks or settings, and play the missing ones.",
+    "--force", is_flag=True, help="Remove games of other models or settings, and play the missing ones."
 )
 
 
@@ -45,13 +44,7 @@ force_option = click.option(
 @click.option("--count", type=click.IntRange(min=1), help="How many tasks, drawn by seed. [default: the config's]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
 @prompts_option
-@click.option(
-    "--price",
-    nargs=2,
-    type=AMOUNT,
-    metavar="IN OUT",
-    help="USD per million prompt and completion tokens, to show the cost.",
-)
+@click.option("--price", nargs=2, type=AMOUNT, metavar="IN OUT", help="USD per million prompt and completion tokens.")
 @json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file; games already in it are kept.")
 @force_option
@@ -74,8 +67,6 @@ def play_command(
     Sampling and tasks are those of the config's first phase that plays. The same command resumes; a file with games of
     other players or settings is refused.
     """
-    import json
-
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
     from spag.engines.players import PlayerConfig
@@ -106,7 +97,7 @@ def play_command(
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
         tokens = {"prompt_tokens": summary.stats.prompt_tokens, "completion_tokens": summary.stats.completion_tokens}
         cost = {"cost_usd": Price(*price).cost_usd(*tokens.values())} if price else {}
-        click.echo(json.dumps(counts | tokens | cost, indent=2))
+        print_json(counts | tokens | cost)
     else:
         print_play(summary, setup.game, Price(*price) if price else None)
 
@@ -165,8 +156,6 @@ def arena_command(
     Ratings are relative to the first model. The same command resumes; with more models it plays only their games. Games
     of a model that has been trained since are refused.
     """
-    import json
-
     from spag.cli.tables import print_arena
     from spag.engines.players import CONSTANT, bot_names
     from spag.rollout.matches import PlaySetup
@@ -187,6 +176,6 @@ def arena_command(
     check_players(config, named.values())
     results = play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
     if as_json:
-        click.echo(json.dumps(results, indent=2))
+        print_json(results)
     else:
         print_arena(output / "results.json")

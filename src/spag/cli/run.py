@@ -1,4 +1,4 @@
-"""``spag run``: the phases of a config, then its arena."""
+"""``spag run``: the phases of a config, then its arena. ``spag report``: a run's results as one HTML file."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,17 +13,20 @@ from spag.cli.options import (
     needs_extra,
     on_stop,
     open_reporter,
+    print_json,
     ray_option,
     read_config,
     task_options,
 )
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, SpagError
+from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
     from spag.planning.estimate import RunEstimate
 
 MOST_DOUBTS = 3
+MOST_DAMAGED = 2  # files listed; the page names all
 
 
 @click.command("run")
@@ -42,12 +45,11 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     The same command resumes a run that was stopped. --set phases.2.steps=6 changes an option of the third phase, --set
     reinforce.steps=6 of the phase with that algorithm. Exit status 3: with --dry-run, the run does not fit here.
     """
-    from spag.config.presets import preset_names
-    from spag.core.visible import visible_text
+    from spag.config.presets import PRESETS
     from spag.runs.layout import progress_of
 
     config = read_config(config_name)
-    name = config_name if config_name in preset_names() else Path(config_name).stem  # qwen3-1.7b has no suffix
+    name = config_name if config_name in PRESETS else Path(config_name).stem  # qwen3-1.7b has no suffix
     folder = output or Path("runs") / name
     if dry_run:
         _preview(config, folder, force, as_json)
@@ -61,26 +63,23 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
         click.echo(f"warning: imitation has {visible_text(found)}", err=True)
     run(config, folder, open_reporter(), force=force, plan_engines=planned_engines)
     if as_json:
-        _print_json(folder)
+        _print_results(folder)
         return
     print_run(folder)
     click.echo(f"  the report   {_report(folder)}")
 
 
-def _print_json(folder: Path) -> None:
-    import json
-
+def _print_results(folder: Path) -> None:
     from spag.runs.reading import RunFolder
 
     run = RunFolder.open(folder)
-    found = {"folder": str(folder), "models": run.checkpoints(), "report": str(_report(folder)), "arena": run.arena}
-    click.echo(json.dumps(found, indent=2))
+    report = str(_report(folder))
+    print_json({"folder": str(folder), "models": run.checkpoints(), "report": report, "arena": run.arena})
 
 
 def _few_games(config: "RunConfig") -> str | None:
     """Return the plan's note about too few games to imitate; what cannot be planned, the run itself refuses."""
-    from spag.core.errors import SpagError
-    from spag.planning.notes import run_notes
+    from spag.planning.estimate import run_notes
     from spag.planning.plan import Planner
     from spag.planning.specs import KNOWN_SHAPES, find_gpu
 
@@ -91,14 +90,13 @@ def _few_games(config: "RunConfig") -> str | None:
 
 def _preview(config: "RunConfig", folder: Path, force: bool, as_json: bool) -> None:
     """Print what a run would do. Exit status 3: it does not fit here."""
-    import json
     from dataclasses import asdict
 
     from spag.planning.estimate import estimate_run
 
     estimate = estimate_run(config, folder, open_reporter(), force=force)
     if as_json:
-        click.echo(json.dumps({**asdict(estimate), "fits": not estimate.doubts}, indent=2))
+        print_json({**asdict(estimate), "fits": not estimate.doubts})
     else:
         _print_preview(config, folder, estimate)
     if estimate.doubts:
@@ -106,20 +104,14 @@ def _preview(config: "RunConfig", folder: Path, force: bool, as_json: bool) -> N
 
 
 def _print_preview(config: "RunConfig", folder: Path, estimate: "RunEstimate") -> None:
-    from rich.console import Console
-
-    from spag.cli.console import new_table
-    from spag.core.visible import visible_text
+    from spag.cli.tables import print_table
+    from spag.report.cells import Table
     from spag.runs.layout import describe_phases
 
     for line in describe_phases(config):
         click.echo(visible_text(line))
-    table = new_table(None, "stage", "now", "work")
-    for column in table.columns:
-        column.justify = "left"
-    for stage in estimate.stages:
-        table.add_row(stage.name, stage.state, stage.work)
-    Console(highlight=False).print(table)
+    rows = tuple((stage.name, stage.state, stage.work) for stage in estimate.stages)
+    print_table(Table("", ("stage", "now", "work"), rows, texts=3))
     for about, line in estimate.facts.items():
         click.echo(f"  {about}: {visible_text(line)}")
     click.echo(f"  nothing was done; spag run without --dry-run works in {visible_text(str(folder))}")
@@ -139,3 +131,23 @@ def _report(folder: Path) -> Path | str:
     except ConfigError as lacking:
         return f"skipped: {lacking}"
     return write_report(folder)
+
+
+@click.command("report")
+@click.argument("run", type=click.Path(path_type=Path))
+def report_command(run: Path) -> None:
+    """Write a run's results, plots and games as one HTML file.
+
+    RUN is a run folder, finished or not. The file is RUN/report/index.html; the plots are also in RUN/report/plots, as
+    PNG and SVG.
+    """
+    with needs_extra("report", "spag report"):
+        from spag.report.page import write_report
+
+    damage: list[str] = []
+    page = write_report(run, damage.append)
+    for line in damage[:MOST_DAMAGED]:
+        click.echo(f"warning: {visible_text(line)}", err=True)
+    if len(damage) > MOST_DAMAGED:
+        click.echo(f"warning: {len(damage) - MOST_DAMAGED} more files cannot be read; the page names them", err=True)
+    click.echo(page)

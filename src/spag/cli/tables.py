@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
 from spag.algorithms.winners import RewardStats
-from spag.cli.console import fit, new_table
 from spag.core.episodes import Episode
 from spag.core.visible import visible_text
 from spag.engines.players import bot_names
@@ -27,23 +28,60 @@ from spag.rollout.writer import PlaySummary
 from spag.runs.layout import BASE
 from spag.runs.reading import RunFolder
 
+_LEAST_NAME = 12
+"""Columns to which a name is folded, at least, where a table is too wide."""
+_GAP = 2
+"""Columns between two columns of a table, and at its edges together."""
 SHOWN_THOUGHT = 300
 """Characters shown of a thought in the terminal; report and web pages show all of it."""
 
 
 def print_table(shown: Table) -> None:
-    """Print a table; nothing when it has no rows."""
+    """Print a table, for 80 columns; nothing when it has no rows."""
     if not shown.rows:
         return
-    table = new_table(shown.title, *shown.columns)
-    table.columns[0].no_wrap = True  # a name is cut last, after headers and numbers are wrapped
-    for column in table.columns[1 : shown.texts]:
-        column.justify, column.no_wrap = "left", column is not table.columns[-1]
+    title = Text(visible_text(shown.title)) if shown.title else None
+    table = Grid(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for number, label in enumerate(shown.columns, start=1):
+        is_text = number <= shown.texts
+        is_name = number == 1 or (is_text and number < len(shown.columns))
+        table.add_column(Text(visible_text(label)), justify="left" if is_text else "right", no_wrap=is_name)
     for row in shown.rows:
+        if shown.last_is_total and row is shown.rows[-1]:
+            table.add_section()
         table.add_row(*map(_cell, row))
     console = _console()
-    console.width = fit(table, console.width)
+    console.width = _fit(table, console.width)
     console.print(table)
+
+
+def _fit(table: Grid, width: int) -> int:
+    """Fit a table into ``width`` columns, and return how wide it is.
+
+    Columns are narrowed from the widest on, down to their longest word; names (``no_wrap``) stay whole while others can
+    give, and are then folded. No number is ever cut: what is wider than the terminal stays so.
+    """
+    texts = [[str(column.header), *map(str, column.cells)] for column in table.columns]
+    full = [max(cell_len(line) for text in own for line in text.splitlines() or [""]) for own in texts]
+    room = width - _GAP * len(full)
+    if sum(full) <= room:
+        return width
+    words = [max(_longest_word(*own), min(_LEAST_NAME, _longest_word(head))) for head, *own in texts]
+    columns = [*zip(table.columns, full, words, strict=True)]
+    least = [size if column.no_wrap else word for column, size, word in columns]
+    if sum(least) > room:
+        least = [min(size, _LEAST_NAME) if column.no_wrap else word for column, size, word in columns]
+    narrowed = [*full]
+    while sum(narrowed) > room and narrowed != least:
+        wide = [place for place, size in enumerate(narrowed) if size > least[place]]
+        narrowed[max(wide, key=narrowed.__getitem__)] -= 1
+    for (column, size, _), given in zip(columns, narrowed, strict=True):
+        column.width, column.overflow, column.no_wrap = given, "fold", column.no_wrap and given == size
+    return max(width, sum(narrowed) + _GAP * len(full))
+
+
+def _longest_word(*texts: str) -> int:
+    return max((cell_len(word) for text in texts for word in text.split()), default=0)
 
 
 def _cell(cell: Cell) -> Text:

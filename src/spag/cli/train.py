@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from spag.cli.options import (
     json_option,
     on_stop,
     open_reporter,
+    print_json,
     prompts_option,
     quoted,
     read_config,
@@ -59,7 +60,9 @@ def train_command(
     from spag.learning.launch import train_on
     from spag.learning.worker import TrainingJob
     from spag.runs.execute import resolve_dtype
+    from spag.runs.layout import check_free
     from spag.runs.machine_checks import check_machine
+    from spag.storage.disk import lock_folder
     from spag.storage.episodes import is_file_of_samples, read_episodes
 
     config, phase, game = _offline_phase(algorithm, files, config_name)
@@ -73,7 +76,8 @@ def train_command(
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
     reporter = open_reporter() if first else SilentReporter()
     is_teacher = isinstance(settings := phase.settings, TeacherSettings)
-    with _locked(output) if first else nullcontext():
+    check_free(output)
+    with lock_folder(output) if first else nullcontext():
         phase = _without_second_mix(config, phase, files, reporter)
         job = TrainingJob(
             model=config.model,
@@ -94,22 +98,11 @@ def train_command(
         _show(result, output, reporter, as_json)
 
 
-@contextmanager
-def _locked(output: Path) -> Iterator[None]:
-    """Keep other processes out of ``output``. Raises ``RunError`` for the folder of a run's training."""
-    from spag.runs.layout import check_free
-    from spag.storage.disk import FolderLock
-
-    check_free(output)
-    with FolderLock(output):
-        yield
-
-
 def _show(result: dict[str, Any], output: Path, reporter: "Reporter", as_json: bool) -> None:
     for note in result.get("notes", ()):
         reporter.note(note)
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        print_json(result)
         return
     trained = f"{result['steps']} steps on {result['trained_samples']} samples"
     click.echo(f"{trained} in {result['seconds']:,.0f} s -> {output / 'checkpoint'}")
@@ -118,11 +111,7 @@ def _show(result: dict[str, Any], output: Path, reporter: "Reporter", as_json: b
 @click.command("rewards")
 @click.argument("episodes", type=EXISTING, metavar="FILE")
 @click.option(
-    "--algorithm",
-    type=click.Choice(["spag", "imitation"]),
-    default="spag",
-    show_default=True,
-    help="Algorithm whose rewards and options apply.",
+    "--algorithm", type=click.Choice(["spag", "imitation"]), default="spag", help="Whose rewards and options apply."
 )
 @click.option("--sft", type=EXISTING, metavar="FILE", help="Instruction data; short for --set ALGORITHM.sft_data=FILE.")
 @click.option("--learner", metavar="NAME", help="Player whose utterances to keep. [default: every player]")
@@ -151,8 +140,7 @@ def rewards_command(
     from spag.algorithms.spag import Spag
     from spag.cli.tables import print_rewards
     from spag.core.seeds import derive_seed
-    from spag.storage.episodes import read_episodes
-    from spag.storage.sft import read_sft
+    from spag.storage.episodes import read_episodes, read_sft
     from spag.storage.store import write_rows
 
     refuse_input(output, episodes, sft)
@@ -178,7 +166,7 @@ def rewards_command(
         raise DataError(f"{episodes}: no game gave a sample ({outcomes}); play more games, or train the model first")
     write_rows(output, [*samples, *rows])
     if as_json:
-        click.echo(json.dumps({**chosen.summary(), "sft": len(rows)}, indent=2))
+        print_json({**chosen.summary(), "sft": len(rows)})
     else:
         print_rewards(game, stats, len(rows))
     if stats.held_out:

@@ -6,6 +6,7 @@ where there is one. Unknown keys are refused with the nearest known name.
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from spag.algorithms import get as get_algorithm
 from spag.algorithms import names as algorithm_names
-from spag.config.presets import preset_names, preset_text
+from spag.config.presets import PRESETS, preset_text
 from spag.config.reading import parse_yaml, read_config_text, shown
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
@@ -38,13 +39,12 @@ _FLOAT = re.compile(r"[-+]?([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})[eE][-+]?[0-
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a preset (by name) or a YAML file (by path) and apply ``a.b=value`` overrides. Raises ``ConfigError``."""
-    path = Path(name)
-    if name in preset_names():
+    if name in PRESETS:
         text, label = preset_text(name), f"preset {name}"
-    elif _is_file(path):
-        text, label = read_config_text(path), name
+    elif os.path.isfile(name):  # noqa: PTH113 - unlike a Path, it takes names that no file can have
+        text, label = read_config_text(Path(name)), name
     else:
-        known = ", ".join(preset_names())
+        known = ", ".join(PRESETS)
         what = shown(name)[1:-1] or "''"  # an unset variable in a shell
         raise ConfigError(f"{what}: no such config file, and no preset of that name (presets: {known})")
     return parse_config(text, label, overrides)
@@ -68,19 +68,10 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
 
 
 def _with_source(fault: str, label: str, applied: Mapping[str, str]) -> str:
-    """Return ``fault``, which begins with the option's name, behind the override that set the option, or behind
-    ``label``. ``applied``: the overrides by full name.
-    """
+    """Return ``fault``, which begins with an option, behind the override that set it (``applied``), else ``label``."""
     about = fault.removeprefix("unknown option ")
     given = [text for key, text in applied.items() if about.startswith((f"{key}:", f"{key};", f"{key}."))]
     return f"{f'--set {shown(given[0])[1:-1]}' if given else label}: {fault}"
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
 
 
 def dump_config(config: RunConfig) -> str:
@@ -169,11 +160,8 @@ def _value(text: str, key: str) -> Any:
 
 def _describe(error: ValidationError, data: dict[str, Any]) -> str:
     """Return one line for the first error; an unknown key comes with its right section or the nearest known name."""
-    errors = error.errors()
     # if an option takes a word or a mapping, a bad mapping is reported as a mapping
-    first = next(
-        (one for one in errors if one["type"] != "literal_error" or not isinstance(one["input"], dict)), errors[0]
-    )
+    first = min(error.errors(), key=lambda one: one["type"] == "literal_error" and isinstance(one["input"], dict))
     key = ".".join(str(part) for part in first["loc"] if not _UNION.match(str(part)))
     if first["type"] == "extra_forbidden":
         return f"unknown option {key}; {_hint(key, data)}"
@@ -189,10 +177,8 @@ def _hint(key: str, data: dict[str, Any]) -> str:
     given = data.get("phases", _DEFAULT_PHASES)
     kinds = [one.get("algorithm") for one in given if isinstance(one, dict)] if isinstance(given, list) else []
     run = _with_sections(name for name, _ in option_names())
-    options = {
-        kind: _with_sections(name for name, _ in option_names(get_algorithm(kind).Settings))
-        for kind in algorithm_names()
-    }
+    settings = {kind: option_names(get_algorithm(kind).Settings) for kind in algorithm_names()}
+    options = {kind: _with_sections(name for name, _ in named) for kind, named in settings.items()}
     phases = [f"phases.{at}.{name}" for at, kind in enumerate(kinds) for name in options.get(str(kind), ())]
     if key in (*run, *phases):
         return f"did you mean {key}?"

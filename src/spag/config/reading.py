@@ -55,9 +55,8 @@ def read_config_text(path: Path) -> str:
         with path.open("rb") as stream:
             data = stream.read(LARGEST_FILE + 1)
         if len(data) > LARGEST_FILE:
-            raise ConfigError(
-                f"{path}: larger than {LARGEST_FILE:,} bytes, so it is no config file; name a YAML file or a preset"
-            )
+            fault = f"larger than {LARGEST_FILE:,} bytes, so it is no config file"
+            raise ConfigError(f"{path}: {fault}; name a YAML file or a preset")
         return data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
@@ -70,7 +69,7 @@ def parse_yaml(text: str, label: str, key: str = "") -> Any:
     try:
         value = yaml.load(text, _PlainLoader)
     except _FAULTS as error:
-        raise ConfigError(f"{label}: {key + ': ' if key else ''}not YAML: {_told(error)}") from error
+        raise ConfigError(f"{_place(label, key)}: not YAML: {_told(error)}") from error
     _check_plain(value, label, key)
     return value
 
@@ -100,7 +99,7 @@ def _check_plain(value: Any, label: str, key: str) -> None:
             what = f"nested deeper than {_DEEPEST} levels" if depth > _DEEPEST else f"more than {_MOST_VALUES:,} values"
             raise ConfigError(f"{label}: {what}, so it is no config")
         if fault := _fault(one):
-            raise ConfigError(f"{label}: {key + ': ' if key else ''}{fault}")
+            raise ConfigError(f"{_place(label, key)}: {fault}")
         left += [(name, inner, depth + 1) for name, inner in _inside(one, key, label)]
 
 
@@ -108,12 +107,14 @@ def _inside(value: Any, key: str, label: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for name, inner in value.items():
             if not isinstance(name, str) or _fault(name):
-                raise ConfigError(
-                    f"{label}: {key + ': ' if key else ''}{shown(name)} is no option's name; write names as text"
-                )
+                raise ConfigError(f"{_place(label, key)}: {shown(name)} is no option's name; write names as text")
             yield f"{key}.{name}".removeprefix("."), inner
     elif isinstance(value, list | tuple | set):
-        yield from ((f"{key}.{place}".removeprefix("."), inner) for place, inner in enumerate(value))
+        yield from ((f"{key}.{at}".removeprefix("."), inner) for at, inner in enumerate(value))
+
+
+def _place(label: str, key: str) -> str:
+    return f"{label}: {key}" if key else label
 
 
 def _fault(value: Any) -> str | None:

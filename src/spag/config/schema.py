@@ -139,9 +139,7 @@ class ClusterConfig(Section):
         description="engines that play online steps, on GPUs beside those that train; null: each training process "
         "plays its share",
     )
-    lease: Count = Field(
-        16, description="games handed to an engine at a time; a lost engine's unfinished ones are played elsewhere"
-    )
+    lease: Count = Field(16, description="games handed to an engine at a time; if it is lost, another plays them")
     deadline: Annotated[float, Field(ge=1.0, le=LARGEST)] = Field(
         900.0, description="seconds without a finished game after which an engine counts as hung and is replaced"
     )

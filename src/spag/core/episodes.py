@@ -1,6 +1,4 @@
-"""Episodes and training samples: one finished game, and one (prompt, completion) pair. ``spag.storage.episodes`` reads
-and writes them.
-"""
+"""Episodes and training samples: one finished game, and one (prompt, completion) pair. ``spag.storage`` reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -76,12 +76,8 @@ Temperature = Annotated[float, Field(ge=0.0), AfterValidator(_check_temperature)
 class ThinkingConfig(Section):
     """Private reasoning before each utterance."""
 
-    enabled: bool = Field(
-        False, description="players may reason in private before they speak; chat templates get enable_thinking"
-    )
-    max_tokens: Count = Field(
-        1024, description="longest thought, in tokens, its marks counted; a longer one is cut, and nothing is said"
-    )
+    enabled: bool = Field(False, description="players reason in private first; chat templates get enable_thinking")
+    max_tokens: Count = Field(1024, description="longest thought, in tokens, marks counted; a longer one is cut")
     on_cut: Literal["silence", "retry"] = Field(
         "silence",
         description="silence: a cut thought is an empty utterance, which loses the turn, and is illegal in a game of "
@@ -96,9 +92,7 @@ class SamplingConfig(Section):
     top_p: Fraction = Field(1.0, description="nucleus sampling; 1 switches it off")
     top_k: CountOrZero = Field(0, description="keep the k most likely tokens; 0 switches it off")
     max_new_tokens: Count = Field(256, description="longest utterance, in tokens")
-    min_new_tokens: CountOrZero = Field(
-        2, description="shortest utterance, in tokens; models emit empty utterances otherwise"
-    )
+    min_new_tokens: CountOrZero = Field(2, description="shortest utterance, in tokens; otherwise some are empty")
     thinking: ThinkingConfig = Field(default_factory=ThinkingConfig, description="private reasoning before speech")
     published: bool = Field(
         False,

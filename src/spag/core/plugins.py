@@ -17,16 +17,12 @@ def plugin_names(group: str, shipped: Mapping[str, str]) -> list[str]:
 
 @lru_cache(maxsize=16)
 def _installed(group: str, path: tuple[str, ...]) -> frozenset[str]:
-    """Return the names that packages on Python's ``path`` add. To look through all of them takes a tenth of a second,
-    and every option asks.
-    """
+    """Return the names that packages on Python's ``path`` add: a search of 0.1 s, and every option asks."""
     return frozenset(entry_points(group=group).names)
 
 
 def load_plugin(what: str, name: str, group: str, shipped: Mapping[str, str]) -> Any:
-    """Return the object called ``name``; ``shipped`` gives ``MODULE:ATTRIBUTE`` by name. Raises ``ConfigError`` if it
-    is unknown or cannot be imported.
-    """
+    """Return the object ``name``; ``shipped``: ``MODULE:ATTRIBUTE`` by name. Raises ``ConfigError`` if it has none."""
     own = [EntryPoint(name, shipped[name], group)] if name in shipped else []
     entry = next(iter(own or entry_points(group=group, name=name)), None)
     if entry is None:

@@ -25,17 +25,12 @@ def split_thought(text: str) -> SplitReply:
 
     Several thoughts are joined by line breaks. Text before a closing mark that was never opened is also a thought.
     """
-    thoughts, said = [], []
-    *closed, rest = text.split(CLOSE)
-    for block in closed:
-        before, mark, inside = block.partition(OPEN)
-        said.append(before if mark else "")
-        thoughts.append(inside if mark else before)
-    before, mark, inside = rest.partition(OPEN)
-    thoughts.append(inside)
-    said.append(before)
-    found = (thought.replace(OPEN, "").strip() for thought in thoughts)
-    return SplitReply("\n".join(filter(None, found)), "" if mark else "".join(said), bool(mark))
+    starts, ends = zip(*speech_spans(text), strict=True)
+    between = (text[end:start] for end, start in zip((0, *ends), (*starts, len(text)), strict=True))
+    thoughts = (part.replace(OPEN, "").strip() for block in between for part in block.split(CLOSE))
+    is_cut = ends[-1] < len(text)
+    speech = "" if is_cut else "".join(text[start:end] for start, end in zip(starts, ends, strict=True))
+    return SplitReply("\n".join(filter(None, thoughts)), speech, is_cut)
 
 
 def speech_spans(text: str) -> Iterator[tuple[int, int]]:
@@ -50,9 +45,7 @@ def speech_spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 class Answer(NamedTuple):
-    """Where an answer's mark begins, and the span of the answer. ``after``: where the text continues after the closing
-    mark, ``None`` while the mark is missing.
-    """
+    """Where an answer's mark begins, and its span. ``after``: the end of the closing mark, ``None`` without one."""
 
     mark: int
     start: int

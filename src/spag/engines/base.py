@@ -41,6 +41,11 @@ class Sampling:
     retry_cut: bool = False
 
     @property
+    def thinking(self) -> bool:
+        """Whether a thought may come before the utterance."""
+        return self.thought_tokens > 0
+
+    @property
     def most_tokens(self) -> int:
         """The longest reply, in tokens: thought and utterance."""
         return self.thought_tokens + self.max_new_tokens
@@ -133,9 +138,7 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
 
 
 def token_limit(sampling: Sampling, text: str, closed_at: int | None) -> int:
-    """Return how many tokens a reply may have, given its ``text`` so far and the tokens up to the end of its
-    thought.
-    """
+    """Return the most tokens of a reply, given its ``text`` so far and how many of its tokens end its thought."""
     if not sampling.thought_tokens:
         return sampling.max_new_tokens
     if closed_at is not None:
@@ -158,10 +161,9 @@ class Engine(Protocol):
         """Queue a request. Returns at once; the work may happen in ``poll``. Raises ``RequestError``."""
 
     def poll(self) -> list[Completion]:
-        """Return the completions finished since the last call.
+        """Return the completions finished since the last call. May block, but not if nothing is in flight.
 
-        May block for a while, but returns an empty list at once if nothing is in flight. Raises ``EngineError`` if the
-        engine cannot go on.
+        Raises ``EngineError`` if the engine cannot go on.
         """
 
     def close(self) -> None:
@@ -190,9 +192,7 @@ class StreamingEngine(Engine, Protocol):
     """An engine that shows replies as they grow."""
 
     def partial(self, request_id: str) -> str | None:
-        """Return the text so far of a request in progress, ``None`` if it is unknown. Safe to call from another thread
-        while ``poll`` runs.
-        """
+        """Return a request's text so far, ``None`` if unknown. Other threads may call this while ``poll`` runs."""
 
 
 @runtime_checkable
@@ -209,9 +209,7 @@ class UpdatableEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """A place in a group of ``size`` processes that meet at ``address`` and ``port``; ``rank`` is that of the engine's
-    first process.
-    """
+    """The ranks from ``rank`` on in a group of ``size`` processes, which meet at ``address`` and ``port``."""
 
     address: str
     port: int
@@ -224,9 +222,8 @@ class GroupedEngine(UpdatableEngine, Protocol):
     """An engine whose processes can form a group with a trainer on another device, which broadcasts new weights."""
 
     def group_size(self) -> tuple[str, int]:
-        """Return the version of what broadcasts, equal in the whole group, and how many processes take part.
-
-        Raises ``EngineError`` if this engine cannot.
+        """Return the version of what broadcasts, equal in the whole group, and how many processes take part. Raises
+        ``EngineError`` if this engine cannot.
         """
 
     def join_group(self, place: GroupPlace) -> str | None:

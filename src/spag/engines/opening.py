@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
 from spag.core.errors import ConfigError
@@ -141,9 +141,7 @@ def open_matches(
     note: Note = logger.info,
     open_models: OpenModels = open_models,
 ) -> list[dict[str, Player]]:
-    """Open the engines of the players of each match, by role: a model that plays in many is opened once. ``stack``
-    closes them. Raises the errors of opening a model.
-    """
+    """Open the engines of each match's players, by role, each model's once; ``stack`` closes them."""
     configs = dict.fromkeys(player.model for players in matches for player in players.values())
     engines = {one: open_player(one, game, engine) for one in configs if kind_of(one.name) is Kind.BOT}
     models = [one for one in configs if one not in engines]
@@ -163,9 +161,8 @@ def backend_of(model: ModelConfig, engine: EngineConfig, note: Note) -> Backend:
     if model_type(model.name) == BAICHUAN:
         reason = "it is a Baichuan, which vLLM plays no more since 0.24"
         if engine.backend == "vllm":
-            raise ConfigError(
-                f"engine.backend=vllm, but {model.name} cannot: {reason}; set engine.backend=transformers"
-            )
+            what = f"engine.backend=vllm, but {model.name} cannot: {reason}"
+            raise ConfigError(f"{what}; set engine.backend=transformers")
         note(f"{model.name} plays with {Backend.TRANSFORMERS}: {reason}")
         return Backend.TRANSFORMERS
     backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=checked_device(model.device))
@@ -202,9 +199,22 @@ def _open_endpoint(model: ModelConfig, engine: EngineConfig, stack: ExitStack) -
 
 
 def _open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
-    from spag.engines.transformers.opening import open_transformers  # noqa: PLC0415
+    """Open engines for a base model and its adapters; several adapters share a copy of the base."""
+    from spag.engines.transformers.engine import TransformersEngine  # noqa: PLC0415 - imports torch
+    from spag.models.loading import load_adapters, load_model, load_tokenizer  # noqa: PLC0415
+    from spag.models.tokens import PromptStyle  # noqa: PLC0415 - slow to import
 
-    return open_transformers(models, engine)
+    options: dict[str, Any] = models[0].model_dump(include={"dtype", "device", "trust_remote_code"})
+    adapters = [model for model in models if adapter_base(expanded(model.name))]
+    names = {model: f"adapter-{index}" for index, model in enumerate(adapters)} if len(adapters) > 1 else {}
+    shared = load_adapters({name: model.name for model, name in names.items()}, **options) if names else None
+    engines = []
+    for model in models:
+        weights = shared if shared is not None and model in names else load_model(model.name, **options)
+        tokenizer = load_tokenizer(model.name, trust_remote_code=model.trust_remote_code)
+        style, slots = PromptStyle(model.prompt_style), engine.concurrency
+        engines.append(TransformersEngine(weights, tokenizer, style=style, concurrency=slots, adapter=names.get(model)))
+    return engines
 
 
 def _open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> Sequence[Engine]:

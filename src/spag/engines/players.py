@@ -18,10 +18,11 @@ from spag.core.errors import ConfigError
 from spag.core.options import SamplingConfig
 from spag.engines.base import Sampling
 from spag.games.base import Bot, Game
+from spag.models.finding import ADAPTER_CONFIG
 from spag.models.roles import ROLES
 from spag.storage.home import expanded
 
-MODEL_FILES = ("config.json", "adapter_config.json", ROLES)
+MODEL_FILES = ("config.json", ADAPTER_CONFIG, ROLES)
 """Every model folder holds one of these."""
 
 
@@ -64,9 +65,8 @@ def is_local(name: str) -> bool:
 
 
 def members_of(model: ModelConfig) -> list[ModelConfig]:
-    """Return the models in the folder of ``mixture:FOLDER``, in order; any other model itself.
-
-    Raises ``ConfigError`` for a folder without models.
+    """Return the models in the folder of ``mixture:FOLDER``, in order; any other model itself. Raises ``ConfigError``
+    for a folder without models.
     """
     kind, name = split_name(model.name)
     if kind is not Kind.MIXTURE:
@@ -127,9 +127,7 @@ def sampling_of(config: SamplingConfig) -> Sampling:
 
 
 def endpoint_environment(models: Iterable[ModelConfig]) -> dict[str, str]:
-    """Return the variables that say where endpoints are, with the key, if one of ``models`` is an endpoint: processes
-    on other machines have others.
-    """
+    """Return the variables that say where endpoints are, with the key, if one of ``models`` is an endpoint."""
     if not any(kind_of(model.name) is Kind.ENDPOINT for model in models):
         return {}
     return {name: os.environ.get(name, "") for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY")}

@@ -1,10 +1,12 @@
-"""A request's prompt as tokens, and whether a reply has room: the same for every engine that tokenizes here."""
+"""A request as tokens, and the tokens of a reply as a completion: the same for every engine that tokenizes here."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from spag.engines.base import Request, RequestError
-from spag.models.tokens import PromptStyle, encode_prompt
+from spag.engines.base import Completion, FinishReason, Request, RequestError, text_before_stop
+from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opening_of, spoken
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -12,31 +14,77 @@ if TYPE_CHECKING:
 _encode = lru_cache(maxsize=512)(encode_prompt)  # in a small game most prompts recur
 
 
-def encode_request(
-    tokenizer: "PreTrainedTokenizerBase", request: Request, style: PromptStyle
-) -> tuple[tuple[int, ...], bool]:
-    """Return the prompt's last ``max_prompt_tokens`` tokens, and whether it was longer.
-
-    Raises ``RequestError`` for an empty prompt.
+@dataclass(frozen=True, slots=True)
+class TokenizedRequest:
+    """A request with its prompt's tokens, the last ``max_prompt_tokens``. ``opening``: the mark of a thought or an
+    answer, if the prompt ends with it.
     """
-    ids = _encode(tokenizer, request.prompt, style, thinking=request.sampling.thought_tokens > 0)
+
+    request: Request
+    tokenizer: "PreTrainedTokenizerBase"
+    style: PromptStyle
+    prompt: tuple[int, ...]
+    truncated: bool
+    opening: str
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of a reply, with what the prompt opens."""
+        return self.opening + decode_reply(self.tokenizer, self.prompt, ids)
+
+    def before_stop(self, text: str) -> str | None:
+        """Return the part of a reply's text before its first stop; ``None`` if it has none."""
+        thinking, tagged = self.request.sampling.thinking, self.style is PromptStyle.TAGGED
+        return text_before_stop(text, self.request.stop, thinking=thinking, tagged=tagged)
+
+    def spoken(self, text: str) -> str:
+        """Return a reply's text with only its thought in marks."""
+        return spoken(text, self.style, thinking=self.request.sampling.thinking)
+
+    def completion(
+        self,
+        text: str,
+        reason: FinishReason,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        sampling_logprobs: Sequence[float],
+        *,
+        unknown_token: bool = False,
+    ) -> Completion:
+        """Return a reply with ``text``, from ``decode`` or ``before_stop``, as a completion."""
+        return Completion(
+            id=self.request.id,
+            text=self.request.sampling.trim(self.spoken(text)),
+            finish_reason=reason,
+            prompt_tokens=len(self.prompt),
+            completion_tokens=len(ids),
+            prompt_ids=self.prompt,
+            token_ids=tuple(ids),
+            logprobs=tuple(logprobs),
+            sampling_logprobs=tuple(sampling_logprobs),
+            prompt_truncated=self.truncated,
+            unknown_token=unknown_token,
+        )
+
+
+def tokenize(
+    tokenizer: "PreTrainedTokenizerBase", request: Request, style: PromptStyle, most: int | None, fix: str
+) -> TokenizedRequest:
+    """Return ``request`` as tokens. Raises ``RequestError`` for an empty prompt, and with ``fix`` if the prompt and the
+    longest reply need more than ``most`` tokens (``None``: no limit).
+    """
+    sampling = request.sampling
+    ids = _encode(tokenizer, request.prompt, style, thinking=sampling.thinking)
     if not ids:
         raise RequestError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
-    kept = ids[-request.sampling.max_prompt_tokens :]  # 0 keeps all
-    return tuple(kept), len(kept) < len(ids)
-
-
-def check_room(request: Request, prompt_tokens: int, most: int | None, fix: str) -> None:
-    """Raise ``RequestError`` if the prompt and the longest reply need more than ``most`` tokens; ``None``: no limit."""
-    sampling = request.sampling
-    if most and prompt_tokens + sampling.most_tokens > most:
-        thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thought_tokens else ""
-        what = f"a prompt of {prompt_tokens} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
+    prompt = tuple(ids[-sampling.max_prompt_tokens :])  # 0 keeps all
+    if most and len(prompt) + sampling.most_tokens > most:
+        thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thinking else ""
+        what = f"a prompt of {len(prompt)} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
         raise RequestError(f"{request.id}: {what} exceed {most} tokens; {fix}")
+    opening = opening_of(tokenizer, prompt, style, thinking=sampling.thinking)
+    return TokenizedRequest(request, tokenizer, style, prompt, len(prompt) < len(ids), opening)
 
 
 def longest_text(max_length: int, positions: int | None) -> int:
-    """Return the longest prompt and reply together, in tokens: ``max_length``, or the model's ``positions`` if it has
-    fewer.
-    """
+    """Return the longest prompt and reply together, in tokens; ``positions`` are those of the model, if known."""
     return min(max_length, positions or max_length)

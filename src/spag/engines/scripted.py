@@ -15,19 +15,12 @@ Reply = Callable[[Request], str]
 
 
 class ScriptedEngine:
-    """Satisfies ``Engine``. Each request is answered after ``latency_s`` seconds; latencies overlap.
-
-    ``tagged``: ``reply`` returns what a model writes after a prompt of ``PromptStyle.TAGGED``.
+    """Satisfies ``Engine``. Each request is answered after ``latency_s`` seconds; latencies overlap. ``tagged``:
+    ``reply`` returns what a model writes after a prompt of ``PromptStyle.TAGGED``.
     """
 
     def __init__(
-        self,
-        reply: Reply,
-        *,
-        concurrency: int = 8,
-        latency_s: float = 0.0,
-        shuffle_seed: int = 0,
-        tagged: bool = False,
+        self, reply: Reply, *, concurrency: int = 8, latency_s: float = 0.0, shuffle_seed: int = 0, tagged: bool = False
     ) -> None:
         self.concurrency, self._tagged = concurrency, tagged
         self._reply = reply
@@ -52,7 +45,7 @@ class ScriptedEngine:
         self._waiting.clear()
 
     def _complete(self, request: Request) -> Completion:
-        text, thinking = self._reply(request), request.sampling.thought_tokens > 0
+        text, thinking = self._reply(request), request.sampling.thinking
         if self._tagged:
             text = (OPEN if thinking else ANSWER) + text
         cut = text_before_stop(text, request.stop, thinking=thinking, tagged=self._tagged)

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -49,22 +49,23 @@ class Reply:
             text = completion.text
         elif isinstance(engine, StreamingEngine):
             text = (engine.partial(self.request.id) or "").strip()
-        return split_thought(text).speech.strip() if self.request.sampling.thought_tokens else text
+        return split_thought(text).speech.strip() if self.request.sampling.thinking else text
 
     def wait(self, limit_s: float) -> Completion:
         """Wait for the completion and return it. Raises ``EngineError`` if the model fails, or after ``limit_s``
         seconds, excluding loading.
         """
         self.model.opened.wait()
-        with suppress(TimeoutError):
-            self.future.result(max(0.0, self._deadline(limit_s) - time.monotonic()))
-        self._fail_as_late(limit_s)
+        while not self.future.done():
+            wait([self.future], self._time_left(limit_s))
+            self.fail_when_late(limit_s)
         return self.future.result()
 
     def fail_when_late(self, limit_s: float) -> None:
         """Give up ``limit_s`` seconds after the request, excluding loading."""
-        if self.model.opened.is_set() and time.monotonic() > self._deadline(limit_s):
-            self._fail_as_late(limit_s)
+        if self.model.opened.is_set() and self._time_left(limit_s) <= 0:
+            what = f"the model has not answered within {limit_s:.0f} s"
+            self.finish(EngineError(f"{what}; it may be busy or gone, so wait a little and try again"))
 
     def finish(self, outcome: Completion | EngineError) -> None:
         """Set the outcome; the first one counts."""
@@ -74,12 +75,8 @@ class Reply:
             else:
                 self.future.set_result(outcome)
 
-    def _deadline(self, limit_s: float) -> float:
-        return max(self.asked, self.model.loaded or 0.0) + limit_s
-
-    def _fail_as_late(self, limit_s: float) -> None:
-        what = f"the model has not answered within {limit_s:.0f} s"
-        self.finish(EngineError(f"{what}; it may be busy or gone, so wait a little and try again"))
+    def _time_left(self, limit_s: float) -> float:
+        return max(self.asked, self.model.loaded or 0.0) + limit_s - time.monotonic()
 
 
 class ModelThread:
@@ -103,16 +100,21 @@ class ModelThread:
         with self._lock:
             if self.problem is None:
                 self.asked[request.id] = reply
-                self._inbox.put(reply)
-                if isinstance(self.engine, WakingEngine):
-                    self.engine.wake()
+                self._tell(reply)
             else:
                 reply.finish(EngineError(self.problem))
         return reply
 
     def close(self) -> None:
         """Free the model; unanswered requests fail."""
-        self._inbox.put(None)
+        with self._lock:
+            self._tell(None)
+
+    def _tell(self, reply: Reply | None) -> None:
+        """Pass a request to the thread, or ``None`` to end it. Call this with the lock held."""
+        self._inbox.put(reply)
+        if isinstance(self.engine, WakingEngine) and self.problem is None:
+            self.engine.wake()
 
     def _work(self) -> None:
         problem = "the model stopped unexpectedly; the terminal says why"

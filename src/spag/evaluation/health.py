@@ -14,9 +14,8 @@ from typing import Any
 
 from spag.algorithms.credit import is_trained
 from spag.core.episodes import Episode
-from spag.core.types import Result
 from spag.engines.base import FinishReason
-from spag.evaluation.health_warnings import GENERIC_TASKS, free_roles, health_warnings
+from spag.evaluation.warnings import GENERIC_TASKS, free_roles, health_warnings
 from spag.games.base import Figure, Game
 from spag.games.replay import replay
 
@@ -122,23 +121,19 @@ def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -
         counts.outcomes[result.outcome] += 1
         measured = game.measure(episode.task, episode.history, result)
         counts.measured.update({name: value for name, value in measured.items() if role_of[name] in (None, *own)})
-        _count_roles(counts, result, own)
-        _count_texts(counts, episode, result, own)
+        outcome = game.outcomes[result.outcome]
+        for role in own:
+            counts.roles[role].games += 1
+            counts.roles[role].wins += outcome.winners == (role,)
+            counts.roles[role].violations += outcome.fault == role
+        _count_texts(counts, episode, result.length, own)
     figures = _figures(counts)
     return {**figures, "warnings": health_warnings(figures, game)}
 
 
-def _count_roles(counts: _Counts, result: Result, own: Collection[str]) -> None:
-    outcome = counts.game.outcomes[result.outcome]
-    for role in own:
-        counts.roles[role].games += 1
-        counts.roles[role].wins += outcome.winners == (role,)
-        counts.roles[role].violations += outcome.fault == role
-
-
-def _count_texts(counts: _Counts, episode: Episode, result: Result, own: Collection[str]) -> None:
+def _count_texts(counts: _Counts, episode: Episode, length: int, own: Collection[str]) -> None:
     said_before: set[str] = set()
-    for index, said in enumerate(episode.history[: result.length]):
+    for index, said in enumerate(episode.history[:length]):
         text = " ".join(said.content.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").split())
         is_repeated = bool(text) and text in said_before
         if said.role not in counts.game.fixed_form:
@@ -165,10 +160,8 @@ def _figures(counts: _Counts) -> dict[str, Any]:
     games, opened = max(1, counts.games), max(1, counts.openings.total())
     spoken = {role: one.utterances for role, one in counts.roles.items()}
     free = max(1, sum(spoken[role] for role in free_roles(counts.game)))
-    shared, generic = (
-        sum(count for key, count in counts.openings.items() if len(counts.tasks[key]) >= least)
-        for least in (2, GENERIC_TASKS)
-    )
+    uses = [(count, len(counts.tasks[key])) for key, count in counts.openings.items()]
+    shared, generic = (sum(count for count, tasks in uses if tasks >= least) for least in (2, GENERIC_TASKS))
     asked = counts.found["asked_to_think"]
     return {
         "game": counts.game.name,

@@ -41,6 +41,13 @@ class Mean:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class Difference(Mean):
+    """A mean paired difference, its 95 % bootstrap interval, and the exact p-value for no difference."""
+
+    p_value: float
+
+
 def wilson(count: int, total: int, observations: int | None = None) -> Rate:
     """Return ``count / total`` with the Wilson interval for ``observations`` independent observations, by default
     ``total``.
@@ -75,16 +82,6 @@ def mean_over_tasks(sums: Ints | Floats, totals: Ints) -> Mean:
     spread = tasks / (tasks - 1) * float(((sums - mean * totals) ** 2).sum()) if tasks > 1 else 0.0
     half = _Z * math.sqrt(spread) / total
     return Mean(mean, mean - half, mean + half)
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A mean paired difference, its 95 % bootstrap interval, and the exact p-value for no difference."""
-
-    mean: float
-    low: float
-    high: float
-    p_value: float
 
 
 def bootstrap_weights(counts: Ints, seed: int, draws: int = DRAWS) -> Ints:

@@ -1,6 +1,6 @@
 """Reading ``arena/results.json``, ``health.json`` and ``reasoning/results.json``, checked field by field."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -95,33 +95,35 @@ class _Reasoning(TypedDict):
     models: dict[str, _ReasoningModel]
 
 
-def load_results(path: Path) -> Json:
+def load_results(path: Path, played: Game | None = None) -> Json:
     """Return the result of ``arena_report``, and ``exact_metrics``: exact metrics of policies by player, if any.
 
-    Raises ``DataError`` naming file and field.
+    Raises ``DataError`` naming file and field, also if the game is not the one ``played``.
     """
-    results = _load(path, _Arena)
-    game = _game(path, results)
-    _check_names(path, (row["role"] for row in (*results["roles"], *results["paired"])), game.roles)
-    _check_names(path, (name for cell in results["matrix"] for name in cell["outcomes"]), game.outcomes)
-    outcomes = (row["outcome"] for row in results["paired"] if row["outcome"] is not None)
-    _check_names(path, outcomes, game.outcomes)
-    _check_figures(path, results["roles"], game)
+    results, game = _load_of_game(path, _Arena, played)
+    roles, matrix, paired = results["roles"], results["matrix"], results["paired"]
+    named: list[tuple[str, Collection[str]]] = [(row["role"], game.roles) for row in (*roles, *paired)]
+    named += [(name, game.outcomes) for cell in matrix for name in cell["outcomes"]]
+    named += [(row["outcome"], game.outcomes) for row in paired if row["outcome"] is not None]
+    for name, known in named:
+        if name not in known:
+            raise DataError(f"{path}: the game knows no {name!r} (it has {', '.join(known)}); redo what wrote the file")
+    for number, row in enumerate(roles):  # each also has the game's own figures
+        for figure in game.figures:
+            if figure.role == row["role"] and figure.name in row:
+                _check(path, row[figure.name], Rate, f"roles[{number}].{figure.name}")
     players = [row["name"] for row in results["ratings"]]
-    listed = (*results["pairs"], *results["matrix"], *results["paired"])
+    listed = (*results["pairs"], *matrix, *paired)
     if not players or any(len(row["players"]) != 2 or not set(row["players"]) <= set(players) for row in listed):
         raise DataError(f"{path}: ratings: not those of the players in pairs, matrix and paired; {_REDO}")
-    if any(cell["games"] < 1 for cell in results["matrix"]):
+    if any(cell["games"] < 1 for cell in matrix):
         raise DataError(f"{path}: matrix: a pairing has no games; {_REDO}")
     return {"exact_metrics": {}, **results}
 
 
-def load_health(path: Path) -> Json:
-    """Return the result of ``health``. Raises ``DataError`` naming file and field."""
-    found = _load(path, _Health)
-    game = _game(path, found)
-    _check_names(path, found["roles"], game.roles)
-    _check_names(path, found["outcomes"], game.outcomes)
+def load_health(path: Path, played: Game | None = None) -> Json:
+    """Return the result of ``health``. Raises ``DataError`` as ``load_results`` does."""
+    found, game = _load_of_game(path, _Health, played)
     figures = [figure.name for figure in game.figures]
     for field, names in (("roles", game.roles), ("outcomes", game.outcomes), ("figures", figures)):
         if missing := [name for name in names if name not in found[field]]:
@@ -133,13 +135,21 @@ def load_reasoning(path: Path) -> Json:
     """Return the results written by ``spag eval``. Raises ``DataError`` naming file and field."""
     found = _load(path, _Reasoning)
     tasks, models = found["tasks"], found["models"]
-    if (
-        not tasks
-        or found["reference"] not in models
-        or any(model["tasks"].keys() != tasks.keys() for model in models.values())
-    ):
+    have_tasks = all(model["tasks"].keys() == tasks.keys() for model in models.values())
+    if not tasks or found["reference"] not in models or not have_tasks:
         raise DataError(f"{path}: models: without the reference, or not on the tasks that are listed; {_REDO}")
     return found
+
+
+def _load_of_game(path: Path, kind: Any, played: Game | None) -> tuple[Json, Game]:
+    found = _load(path, kind)
+    try:
+        game = get(found["game"])
+    except ConfigError as error:
+        raise DataError(f"{path}: game: {error}") from error
+    if played and game.name != played.name:
+        raise DataError(f"{path}: figures of {game.name}, and the run plays {played.name}; redo what wrote them")
+    return found, game
 
 
 def _load(path: Path, kind: Any) -> Json:
@@ -149,35 +159,10 @@ def _load(path: Path, kind: Any) -> Json:
 
 
 def _check(path: Path, value: Any, kind: Any, place: str = "") -> None:
-    """Raise ``DataError`` naming file and field unless ``value``, found at ``place`` in the file, is a
-    ``kind``.
-    """
+    """Raise ``DataError`` naming file and field unless ``value``, found at ``place`` in the file, is a ``kind``."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         what, _, inside = str(error).partition(" - at ")
         field = f"{place}{inside.strip('`').removeprefix('$')}".removeprefix(".") or "results"
         raise DataError(f"{path}: {field}: {what[:1].lower()}{what[1:]}; {_REDO}") from error
-
-
-def _check_figures(path: Path, roles: list[Json], game: Game) -> None:
-    """Check the game's own figures, which a role's row has in addition to those of every game."""
-    for number, row in enumerate(roles):
-        for figure in game.figures:
-            if figure.role == row["role"] and figure.name in row:
-                _check(path, row[figure.name], Rate, f"roles[{number}].{figure.name}")
-
-
-def _game(path: Path, data: Json) -> Game:
-    try:
-        return get(data["game"])
-    except ConfigError as error:
-        raise DataError(f"{path}: game: {error}") from error
-
-
-def _check_names(path: Path, names: Iterable[str], known: Iterable[str]) -> None:
-    unknown = sorted(set(names) - set(known))
-    if unknown:
-        raise DataError(
-            f"{path}: the game knows no {unknown[0]!r} (it has {', '.join(known)}); redo what wrote the file"
-        )

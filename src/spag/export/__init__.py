@@ -2,6 +2,8 @@
 
 model      finding, merging and saving the weights; the folder is complete or absent; pushing
 card       the model card; its text is card.md
+markdown   text and tables as Markdown, in which no foreign text is active
+training   the phases and settings that made a model
 metadata   the card's metadata for the hub: base, licence, metrics
 """
 

@@ -1,14 +1,12 @@
 """The model card: the model, its origin, its measured results with their uncertainty, and how to reproduce it.
 
 Its text is ``card.md``, a Jinja template; its numbers come from the run folder through the report's tables. Every claim
-comes from a file. Names of models, players and files and all settings are foreign input: everything the template prints
-becomes a number or a code span, in which neither Markdown nor HTML is active, unless it is ``Markdown``.
+comes from a file. Everything the template prints becomes a number or a code span, unless it is ``Markdown``.
 """
 
 import re
 import shlex
-import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import version
@@ -22,24 +20,18 @@ from spag.algorithms.settings import TeacherSettings
 from spag.config.schema import RunConfig
 from spag.engines.players import Kind
 from spag.evaluation.arena.standings import NOTE
-from spag.evaluation.intervals import Rate
+from spag.export.markdown import Markdown, cell, code, figure, table
 from spag.export.metadata import ExportSource, card_data, license_of
-from spag.export.training import ancestry, has_games, listed, names_games, phases_of, settings_rows, trained_games
+from spag.export.training import ancestry, has_games, listed, names_games, phases_of, settings_table, trained_games
 from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
 from spag.report.arena_tables import is_competitive, pair_table, rating_table, role_table
-from spag.report.cells import Cell, DetailedCell, Table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, reasoning_finding, sentence
 from spag.report.run_tables import reasoning_table, versions
 from spag.runs.layout import BASE, planned_models
 from spag.runs.reading import RunFolder
 
 CONFIG = "spag_config.yaml"
-_LONGEST = 200
-
-
-class Markdown(str):
-    """Text to be rendered as Markdown: our own words, or foreign text from ``code``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,7 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
     run, config = source.run, source.run.config if source.run else None
     shared = shareable_config(config) if config else None
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": Markdown, "cell": _cell, "word": _word, "numbered": _numbered}
+    environment.filters |= {"plain": Markdown, "cell": cell, "word": _word, "numbered": _numbered}
     template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
     text = environment.from_string(template).render(
         metadata=Markdown(card_data(title, source).to_yaml()),
@@ -110,48 +102,6 @@ def _without_folders(data: Any) -> Any:
     return shared(data, kept)
 
 
-def code(text: object) -> Markdown:
-    """Return foreign text as a code span on one line: invisible characters as codes, truncated to 200 characters."""
-    line = " ".join(str(text).split())
-    shown = "".join(f"U+{ord(char):04X}" if unicodedata.category(char)[0] == "C" else char for char in line[:_LONGEST])
-    shown += "…" if len(line) > _LONGEST else ""
-    if not shown:
-        return Markdown("(empty)")
-    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
-    pad = " " if shown[0] in "` " or shown[-1] in "` " else ""
-    return Markdown(f"{fence}{pad}{shown}{pad}{fence}")
-
-
-def figure(value: object) -> Markdown:
-    """Return Markdown and numbers (digits, signs, intervals, p-values) unchanged, anything else as a code span."""
-    text = str(value)
-    is_figure = re.fullmatch(r"[-\d\s.,+\N{MINUS SIGN}±–→\[\]%<=p]*", text)
-    return Markdown(text) if isinstance(value, Markdown) or is_figure else code(text)
-
-
-def table(shown: Table) -> Markdown:
-    """Return a table of results: text left-aligned, numbers right-aligned."""
-    marks = ["---" if place < shown.texts else "---:" for place in range(len(shown.columns))]
-    heads = [Markdown(one) if one.isascii() and one.replace(" ", "").isalnum() else code(one) for one in shown.columns]
-    return _lines(heads, map(Markdown, marks), *(map(_figure, row) for row in shown.rows))
-
-
-def _lines(*rows: Iterable[object]) -> Markdown:
-    return Markdown("\n".join(f"| {' | '.join(map(_cell, row))} |" for row in rows))
-
-
-def _figure(cell: Cell) -> Markdown:
-    if isinstance(cell, Rate):
-        return Markdown(f"{100 * cell.rate:.0f} [{100 * cell.low:.0f}, {100 * cell.high:.0f}]")
-    if isinstance(cell, DetailedCell):
-        return Markdown("<br>".join(map(figure, (cell.text, *cell.details))))
-    return Markdown("–") if cell is None else figure(cell)
-
-
-def _cell(value: object) -> Markdown:
-    return Markdown(figure(value).replace("|", r"\|"))  # a bar ends a cell even in a code span
-
-
 def _word(text: str) -> Markdown:
     """Return a word of a command inside a fenced block."""
     return Markdown(shlex.quote(" ".join(text.split())))
@@ -165,32 +115,21 @@ def _shared_name(name: str) -> str:
     return Path(name).name if name.startswith(("/", "~", ".")) else name
 
 
-def _known(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in settings if value is not None}
-
-
 def _trained(name: str, run: RunFolder, shared: RunConfig) -> dict[str, Any]:
     """Return the template's variables about training."""
     models = ancestry(name, run)
     names = {model.name for model in models}
-    phases = phases_of([model for model in planned_models(shared) if model.name in names], run, code)
+    phases = phases_of([model for model in planned_models(shared) if model.name in names], run)
     instructions = {path for model in models if (path := getattr(model.phase.settings, "sft_data", None))}
-    heads = (Markdown("setting"), *(code(phase.name) for phase in phases))
-    marks = map(Markdown, ("---", *("---:" for _ in phases)))
-    rows = ([code(setting), *map(_setting, values)] for setting, *values in settings_rows(phases))
     return {
         "phases": [(f"{phase.what[:1].upper()}{phase.what[1:]}", Markdown(phase.data)) for phase in phases],
         "trained_games": trained_games(models),
         "plays": any(not isinstance(model.phase.settings, TeacherSettings) for model in models),
         "own_games": {names_games(model.phase) for model in models if has_games(model)},
-        "game_settings": Markdown(listed(_known(shared.game), code)),
+        "game_settings": Markdown(listed(dict(shared.game))),
         "instructions": sorted(instructions),
-        "settings": _lines(heads, marks, *rows),
+        "settings": table(settings_table(phases)),
     }
-
-
-def _setting(value: object) -> Markdown:
-    return Markdown("–") if value is None else figure(value)
 
 
 def _results(run: RunFolder) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from spag.export.training import ancestry, trained_games
 from spag.games.base import Game
 from spag.games.registry import settings_of
 from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
-from spag.models.refusals import Refusals, described
+from spag.models.refusals import described, library_errors
 from spag.report.arena_tables import is_competitive
 from spag.runs.reading import RunFolder
 from spag.storage.home import expanded
@@ -53,25 +53,21 @@ def card_data(title: str, source: ExportSource) -> ModelCardData:
     """Return the metadata: base, licence, and the run's metrics of this model."""
     hub_id, name, run = _hub_id(source.base), source.name, source.run
     results = [*_arena_results(name, run), *_reasoning_results(name, run)] if run else []
+    games = trained_games(ancestry(name, run)) if run else []
+    languages = list(dict.fromkeys(settings_of(game).get("language", "en") for game in games)) or ["en"]
+    tags = dict.fromkeys(map(_tag, (run.game, *games))) if run else ()  # the arena's game comes first
     trained: dict[str, Any] = {"base_model_relation": "finetune"} if hub_id and source.model != source.base else {}
     return ModelCardData(
         base_model=hub_id,
         license=license_of(source.base or source.model),
-        language=_languages(name, run) if run else "en",
+        language=languages if len(languages) > 1 else languages[0],
         library_name="transformers",
         pipeline_tag="text-generation",
-        tags=["spag", "self-play", *(_game_tags(name, run) if run else [])],
+        tags=["spag", "self-play", *tags],
         model_name=title if results else None,
         eval_results=results or None,
         **trained,
     )
-
-
-def _languages(name: str, run: RunFolder) -> str | list[str]:
-    """Return the languages of the games that a model was trained on."""
-    played = (settings_of(game).get("language", "en") for game in trained_games(ancestry(name, run)))
-    found = [*dict.fromkeys(played)] or ["en"]
-    return found if len(found) > 1 else found[0]
 
 
 def license_of(base: str | None) -> str:
@@ -84,7 +80,7 @@ def license_of(base: str | None) -> str:
         path = Path(cached) if isinstance(cached, str) else expanded(base or ".") / "README.md"
         if base is None or not path.is_file():
             return UNKNOWN
-        with Refusals(lambda error: ModelError(f"{path}: {described(error)}"), also=(YAMLError,)):
+        with library_errors(lambda error: ModelError(f"{path}: {described(error)}"), also=(YAMLError,)):
             found = ModelCard.load(path, ignore_metadata_errors=True).data.get("license")
     except ModelError:  # a home folder of the machine that trained, or a broken card
         return UNKNOWN
@@ -104,26 +100,32 @@ def _arena_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
         return
     title = run.game.title
     figures = []
-    for row in run.arena["roles"]:
+    for row in (one for one in run.arena["roles"] if one["name"] == name):
         role, win = row["role"], row["win"]
         label = f"games won, 95 % interval {win['low']:.3f} to {win['high']:.3f}"
-        figures.append((row["name"], role, f"{title} as {role}", "win_rate", label, round(win["rate"], 4)))
-    for row in run.arena["ratings"] if is_competitive(run.game) else ():
+        figures.append((role, f"{title} as {role}", "win_rate", label, round(win["rate"], 4)))
+    for row in (one for one in run.arena["ratings"] if one["name"] == name and is_competitive(run.game)):
         label = f"Elo points over the run's first player, 95 % interval {row['low']:.0f} to {row['high']:.0f}"
-        figures.append((row["name"], "both", f"{title}, both roles", "elo", label, round(row["points"], 1)))
-    for _, config, task, metric, label, value in (one for one in figures if one[0] == name):
-        where = f"{task}, {run.arena['tasks']} {'' if run.held_out_doubt else 'held-out '}tasks"
-        about = {"task_name": task, "dataset_type": _tag(run.game), "dataset_name": where, "dataset_config": config}
-        measure = {"metric_type": metric, "metric_name": label, "metric_value": value}
-        split = None if run.held_out_doubt else "held_out"
-        yield EvalResult(task_type="text-generation", dataset_split=split, **about, **measure)
+        figures.append(("both", f"{title}, both roles", "elo", label, round(row["points"], 1)))
+    for config, task, metric, label, value in figures:
+        yield EvalResult(
+            task_type="text-generation",
+            task_name=task,
+            dataset_type=_tag(run.game),
+            dataset_name=f"{task}, {run.arena['tasks']} {'' if run.held_out_doubt else 'held-out '}tasks",
+            dataset_config=config,
+            dataset_split=None if run.held_out_doubt else "held_out",
+            metric_type=metric,
+            metric_name=label,
+            metric_value=value,
+        )
 
 
 def _reasoning_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
-    reasoning = run.reasoning or {"models": {}}
-    figures = reasoning["models"].get(name)
-    for task, about in reasoning["tasks"].items() if figures else ():
-        figure = figures["tasks"][task]
+    if not run.reasoning or name not in run.reasoning["models"]:
+        return
+    for task, figure in run.reasoning["models"][name]["tasks"].items():
+        about = run.reasoning["tasks"][task]
         error = f", standard error {figure['se']:.4f}" if figure.get("se") is not None else ""
         yield EvalResult(
             task_type="text-generation",
@@ -135,11 +137,6 @@ def _reasoning_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
             metric_name=about["metric"] + error,
             metric_value=round(figure["value"], 4),
         )
-
-
-def _game_tags(name: str, run: RunFolder) -> list[str]:
-    """Return the arena's game and the games that the model was trained on."""
-    return list(dict.fromkeys(map(_tag, (run.game, *trained_games(ancestry(name, run))))))
 
 
 def _tag(game: Game) -> str:

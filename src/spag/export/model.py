@@ -98,8 +98,7 @@ def export_model(
         raise RunError(f"{output}: exists, and an export overwrites nothing; name another --output or remove it")
     if destination:
         check_destination(destination)
-    with storage_errors(output), folder_beside(output) as beside:
-        folder = beside / "model"
+    with storage_errors(output), folder_beside(output) as folder:
         note(f"loading {source.model}")
         weights = save_weights(source, folder, dtype)
         if source.run and source.run.config:

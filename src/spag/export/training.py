@@ -1,6 +1,6 @@
 """How one of a run's models was made: its phases, in order, and the settings that affect learning."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -8,10 +8,12 @@ from typing import Any
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import IterationSettings
 from spag.config.schema import PhaseConfig, WeightedGame
+from spag.export.markdown import code
 from spag.games.base import Game
+from spag.report.cells import Table
 from spag.runs.layout import PlannedModel
-from spag.runs.parts import games_of
 from spag.runs.reading import RunFolder
+from spag.runs.records import games_of
 from spag.runs.teachers import TEACHER
 
 SETTINGS = (
@@ -30,13 +32,9 @@ _METHODS = {
 }
 
 
-Quote = Callable[[str], str]
-"""Formats foreign names and text inside a sentence."""
-
-
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A phase that led to a model. ``what``: its method, in a sentence; ``data``: its training data."""
+    """A phase that led to a model. ``what``: its method, in a sentence; ``data``: its training data. In Markdown."""
 
     name: str
     what: str
@@ -69,45 +67,42 @@ def names_games(phase: PhaseConfig) -> bool:
     return phase.game is not None or bool(getattr(phase.settings, "mix", ()))
 
 
-def phases_of(models: list[PlannedModel], run: RunFolder, quote: Quote = str) -> list[Learned]:
-    """Return the phases that produced ``models``, with the iterations of a phase as one.
-
-    ``quote`` formats all foreign text; the rest of ``what`` and ``data`` is our own prose.
-    """
+def phases_of(models: list[PlannedModel], run: RunFolder) -> list[Learned]:
+    """Return the phases that produced ``models``, with the iterations of a phase as one."""
     phases = groupby(models, key=lambda model: model.folder.partition("/")[0])
-    return [_learned(list(own), run, quote) for _, own in phases]
+    return [_learned(list(own), run) for _, own in phases]
 
 
-def _learned(models: list[PlannedModel], run: RunFolder, quote: Quote) -> Learned:
+def _learned(models: list[PlannedModel], run: RunFolder) -> Learned:
     phase = models[0].phase
     if isinstance(phase.settings, OnlineSettings):
-        what, data = _online(phase, run.results(f"{models[0].folder}/train"), quote)
+        what, data = _online(phase, run.results(f"{models[0].folder}/train"))
     elif isinstance(phase.settings, IterationSettings):
-        what, data = _iterations(models, run, quote)
+        what, data = _iterations(models, run)
     else:
-        what, data = _taught(phase, _counts(models[0], run), quote)
+        what, data = _taught(phase, _counts(models[0], run))
     name = models[0].name if models[0].iteration is None else models[0].name.rpartition("-")[0]
     return Learned(name, what, data, _values(phase.settings))
 
 
-def _method(algorithm: str, quote: Quote) -> str:
-    return _METHODS.get(algorithm) or f"the algorithm {quote(algorithm)}"
+def _method(algorithm: str) -> str:
+    return _METHODS.get(algorithm) or f"the algorithm {code(algorithm)}"
 
 
-def _iterations(models: list[PlannedModel], run: RunFolder, quote: Quote) -> tuple[str, str]:
+def _iterations(models: list[PlannedModel], run: RunFolder) -> tuple[str, str]:
     phase, settings = models[0].phase, models[0].phase.settings
-    method = _method(phase.algorithm, quote)
+    method = _method(phase.algorithm)
     if getattr(settings, "objective", "") == "sft":
         method = "likelihood of the games that were won, an ablation of SPAG (Cheng et al., arXiv 2404.10642)"
-    counts = "; ".join(f"{quote(model.name)}: {_counts(model, run)}" for model in models)
+    counts = "; ".join(f"{code(model.name)}: {_counts(model, run)}" for model in models)
     tasks = "all" if settings.tasks is None else f"{settings.tasks:,} drawn"
     played = f"Tasks: {tasks} an iteration, {_number(settings.repeats, 'game')} a task"
     what = f"{_number(len(models), 'iteration')} of self-play, rewards and {method}"
-    return what, f"Self-play: {counts}. {played}. {_opponents(settings, quote)}{_games(phase, quote)}"
+    return what, f"Self-play: {counts}. {played}. {_opponents(settings)}{_games(phase)}"
 
 
-def _online(phase: PhaseConfig, results: dict[str, Any], quote: Quote) -> tuple[str, str]:
-    settings, method = phase.settings, _method(phase.algorithm, quote)
+def _online(phase: PhaseConfig, results: dict[str, Any]) -> tuple[str, str]:
+    settings, method = phase.settings, _method(phase.algorithm)
     steps = results.get("steps", settings.steps)
     if getattr(settings, "baseline_decay", 0) == 1:
         method = "REINFORCE without baselines, an ablation of SPIRAL (Liu et al., arXiv 2506.24119)"
@@ -115,40 +110,37 @@ def _online(phase: PhaseConfig, results: dict[str, Any], quote: Quote) -> tuple[
     data = (
         f"{_number(steps, 'online step')} of {_number(settings.games, 'game')} each, "
         f"{_number(steps * settings.games, 'game')} in all, on tasks drawn again for each step{shared}. "
-        f"{_opponents(settings, quote)}{_games(phase, quote)}{_rewards(settings, quote)}"
+        f"{_opponents(settings)}{_games(phase)}{_rewards(settings)}"
     )
     if results.get("stopped"):
-        data += f". It ended early, at a warning of a collapse: {quote(results['stopped'])}"
+        data += f". It ended early, at a warning of a collapse: {code(results['stopped'])}"
     return f"{_number(steps, 'online step')} of self-play and policy gradient: {method}", data
 
 
-def _opponents(settings: Any, quote: Quote) -> str:
-    return f"Opponents, by weight: {listed(settings.opponents, quote)}"
+def _opponents(settings: Any) -> str:
+    return f"Opponents, by weight: {listed(settings.opponents)}"
 
 
-def _rewards(settings: OnlineSettings, quote: Quote) -> str:
+def _rewards(settings: OnlineSettings) -> str:
     """Return a sentence for each game with replaced rewards."""
-    replaced = {game: own.model_dump(exclude_defaults=True) for game, own in settings.rewards.items()}
-    return "".join(
-        f". Rewards that replace those of {quote(game)}: {listed(own, quote)}" for game, own in replaced.items() if own
-    )
+    replaced = [(game, own.model_dump(exclude_defaults=True)) for game, own in settings.rewards.items()]
+    return "".join(f". Rewards that replace those of {code(game)}: {listed(own)}" for game, own in replaced if own)
 
 
-def _games(phase: PhaseConfig, quote: Quote) -> str:
+def _games(phase: PhaseConfig) -> str:
     """Return a sentence listing the games that a phase names, each with its settings."""
     mix = [WeightedGame.model_validate(part) for part in getattr(phase.settings, "mix", ())]
     games = [{**dict(part.game), "weight": part.weight} for part in mix] or [dict(phase.game or {})]
-    parts = [listed({name: value for name, value in game.items() if value is not None}, quote) for game in games]
-    return f". Game{'s' if len(games) > 1 else ''}: {'; '.join(parts)}" if games[0] else ""
+    return f". Game{'s' if len(games) > 1 else ''}: {'; '.join(map(listed, games))}" if games[0] else ""
 
 
-def _taught(phase: PhaseConfig, counts: str, quote: Quote) -> tuple[str, str]:
+def _taught(phase: PhaseConfig, counts: str) -> tuple[str, str]:
     episodes = phase.settings.episodes
     if not episodes:
         return "fine-tuning on instruction data", "No teacher games"
-    names = ", ".join("games shipped with spag" if name == TEACHER else quote(name) for name in episodes)
+    names = ", ".join("games shipped with spag" if name == TEACHER else code(name) for name in episodes)
     what = "imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642)"
-    return what, f"Teacher games: {names}; {counts}{_games(phase, quote)}"
+    return what, f"Teacher games: {names}; {counts}{_games(phase)}"
 
 
 def _counts(model: PlannedModel, run: RunFolder) -> str:
@@ -165,20 +157,21 @@ def _number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def listed(values: Mapping[str, Any], quote: Quote) -> str:
-    """Return settings as a list of name and value."""
-    return ", ".join(f"{quote(name)} {_value(value, quote)}" for name, value in values.items())
+def listed(values: Mapping[str, Any]) -> str:
+    """Return the settings that have a value as a list: whole numbers without a decimal point, text as code."""
+    return ", ".join(f"{code(name)} {_value(value)}" for name, value in values.items() if value is not None)
 
 
-def _value(value: Any, quote: Quote) -> str:
-    """Return numbers unquoted, whole ones without a decimal point, and anything else quoted."""
-    return str(value).removesuffix(".0") if type(value) in (int, float) else quote(str(value))
+def _value(value: Any) -> str:
+    return str(value).removesuffix(".0") if type(value) in (int, float) else code(value)
 
 
-def settings_rows(phases: list[Learned]) -> list[tuple[Any, ...]]:
-    """Return a row per setting: its name, then its value in every phase, ``None`` if the phase lacks it."""
-    rows = [(name, *(phase.values.get(name) for phase in phases)) for name in SETTINGS]
-    return [row for row in rows if any(value is not None for value in row[1:])]
+def settings_table(phases: list[Learned]) -> Table:
+    """Return the settings that any phase has, by phase."""
+    names = [name for name in SETTINGS if any(phase.values.get(name) is not None for phase in phases)]
+    values = {name: [phase.values.get(name) for phase in phases] for name in names}
+    rows = ((name, *(one if one is None else str(one) for one in own)) for name, own in values.items())
+    return Table("Settings", ("setting", *(phase.name for phase in phases)), tuple(rows))
 
 
 def _values(settings: Any) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from spag.core.types import Observation, Outcome, Result, Split, State, Task, Ut
 
 Bot = Callable[[Observation, random.Random], str]
 """A scripted player: returns an utterance. Deterministic given the random generator."""
+Policy = Mapping[str, Mapping[str, float]]
+"""The probability of each move, by the key of the decision and the move's text."""
 Item = TypeVar("Item")
 
 
@@ -41,10 +43,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A result explained. ``decisive`` is the 0-based position of the deciding utterance, ``span`` its deciding
-    characters.
-
-    ``disputed`` gives the judge's present ruling if it differs from the recorded outcome.
+    """A result explained. ``decisive``: the position of the deciding utterance, from 0; ``span``: its deciding
+    characters; ``disputed``: the judge's present ruling if it differs from the recorded outcome.
     """
 
     outcome: Outcome
@@ -83,23 +83,18 @@ class Game(Protocol):
         return hash(self.name)
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
-        """Return ``count`` tasks of a split, drawn by ``seed`` (all if ``None``). Raises ``ConfigError`` for too
-        many.
-        """
+        """Return ``count`` tasks of a split, drawn by ``seed``, or all. Raises ``ConfigError`` for too many."""
         raise NotImplementedError
 
     def split_of(self, task: Task) -> Split:
         """Return the split of any task, even one that ``start`` refuses: imitation leaves out games on held-out tasks.
 
-        By default the id determines the split. Games whose tasks may have other ids too (an inflected word) look at the
-        data.
+        By default by its id. Games whose tasks may have other ids too (an inflected word) look at the data.
         """
         return Split.HELD_OUT if task.id in _held_out_ids(self) else Split.TRAIN
 
     def start(self, task: Task, seed: int) -> State:
-        """Return the position before the first utterance. Raises ``DataError`` for a task that this game cannot
-        play.
-        """
+        """Return the position before the first utterance. Raises ``DataError`` for a task of another game."""
         return State(task, seed)
 
     def to_move(self, state: State) -> str | None:
@@ -107,8 +102,10 @@ class Game(Protocol):
         return self.roles[len(state.history) % len(self.roles)] if state.result is None else None
 
     def observe(self, state: State, role: str) -> Observation:
-        """Return exactly what ``role`` may know of ``state``."""
-        raise NotImplementedError
+        """Return exactly what ``role`` may know of ``state``, by default all but the task's ``hidden`` data."""
+        hidden = self.hidden.get(role, ())
+        facts = {key: value for key, value in state.task.data.items() if key not in hidden}
+        return Observation(role, state.history, facts)
 
     def prompt(self, observation: Observation) -> str:
         """Return the prompt of play; the prompts of a game's turns share a growing prefix."""
@@ -141,8 +138,7 @@ class Game(Protocol):
         raise NotImplementedError
 
     def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
-        """Return the reward of each utterance of a finished game for its speaker, for algorithms that credit turns
-        instead of games (MARSHAL, arXiv 2510.15414).
+        """Return each utterance's reward for its speaker, for credit by turn (MARSHAL, arXiv 2510.15414).
 
         By default a role's last utterance gets its reward from ``result``, and all others 0. A game that knows the
         value of its positions returns each utterance's change of value.
@@ -193,15 +189,13 @@ class SolvedGame(Game, Protocol):
     def decisions(self) -> Sequence[Decision]:
         """Return every decision of the game once, for both roles."""
 
-    def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
-        """Return named metrics of a policy, given as decision key -> move -> probability."""
+    def score_policy(self, policy: Policy) -> Mapping[str, float]:
+        """Return named metrics of a policy."""
 
 
 @dataclass(frozen=True)
 class TextGame(Game):
-    """A game defined by ``rule`` and ``draw``. Subclasses define these two, the class attributes, ``tasks``,
-    ``observe`` and ``prompt``.
-    """
+    """A game defined by ``rule`` and ``draw``, besides the class attributes, ``tasks`` and ``prompt``."""
 
     def rule(self, state: State) -> Result | None:
         """Return the result if the last utterance of ``state.history`` ended the game, else ``None``."""
@@ -225,8 +219,8 @@ class TextGame(Game):
         for utterance in history:
             if state.result is not None:
                 break
-            if utterance.role != self.to_move(state):
-                number, mover = len(state.history) + 1, self.to_move(state)
+            if utterance.role != (mover := self.to_move(state)):
+                number = len(state.history) + 1
                 raise DataError(f"utterance {number} is the {utterance.role}'s; it is the {mover}'s move")
             state = self.apply(state, utterance)
         return state.result or self.draw(state)
@@ -247,9 +241,7 @@ def split_in_id(task: Task) -> Split:
 
 
 def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> list[Item]:
-    """Return ``count`` of ``items``, drawn by ``seed``, or all of them. Raises ``ConfigError``, "``count``
-    ``shortage``", for too many.
-    """
+    """Return ``count`` of ``items``, drawn by ``seed``, or all. ``shortage`` ends the error for too many."""
     if count is None:
         return items
     if count > len(items):
@@ -277,22 +269,16 @@ def outcome_map(*outcomes: Outcome) -> Mapping[str, Outcome]:
 
 
 def explain(game: Game, episode: Episode) -> Explanation:
-    """Explain how ``episode`` ended: its recorded outcome, else the judge's. Raises ``DataError`` for an outcome
-    unknown to the game.
-    """
+    """Explain the recorded outcome of ``episode``, else the judge's. Raises ``DataError`` for one of another game."""
     found = game.replay(episode.task, episode.history, episode.seed or 0)
     recorded = episode.outcome or found.outcome
     if recorded not in game.outcomes:
-        raise DataError(
-            f"game {episode.id!r}: {game.name} has no outcome {recorded!r}; it has {', '.join(game.outcomes)}"
-        )
+        known = ", ".join(game.outcomes)
+        raise DataError(f"game {episode.id!r}: {game.name} has no outcome {recorded!r}; it has {known}")
     outcome, reason = game.outcomes[recorded], _sentence(episode.reason or found.reason)
     if recorded != found.outcome:
-        return Explanation(
-            outcome,
-            reason,
-            disputed=f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}",
-        )
+        ruling = f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}"
+        return Explanation(outcome, reason, disputed=ruling)
     decisive = None if outcome.is_draw or not found.length else found.length - 1
     span = game.explain(episode.task, episode.history[: found.length], found) if decisive is not None else None
     return Explanation(outcome, reason, decisive, span)

@@ -19,7 +19,7 @@ from spag.core.types import Observation, Outcome, Result, Split, State, Task, Ut
 from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
 from spag.text.evasions import find_said
 from spag.text.folding import fold
-from spag.text.spans import find_span, quoted
+from spag.text.matching import find_span, quoted
 from spag.text.words import split_of
 
 QUESTIONER, ANSWERER = "questioner", "answerer"
@@ -128,11 +128,6 @@ class GuessingGame(TextGame):
         shown = self.outcomes[outcome]
         rewards = {role: float((role in shown.winners) - (role == shown.fault)) for role in self.roles}
         return self.end(state, outcome, rewards, reason)
-
-    def observe(self, state: State, role: str) -> Observation:
-        hidden = self.hidden.get(role, ())
-        facts = {key: value for key, value in state.task.data.items() if key not in hidden}
-        return Observation(role, state.history, facts)
 
     def prompt(self, observation: Observation) -> str:
         # one line per utterance, so nobody can forge a line of the other

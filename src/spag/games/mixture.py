@@ -6,18 +6,16 @@ computation of behavior strategies", 1996), and no opponent can tell it from the
 move, with equal weights everywhere, gives a different policy, which can be worse or better.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
-from spag.games.base import Decision
-
-Policy = Mapping[str, Mapping[str, float]]
+from spag.games.base import Decision, Policy
 
 
 def mixture(
     decisions: Sequence[Decision], policies: Sequence[Policy], weights: Sequence[float] | None = None
 ) -> dict[str, dict[str, float]]:
-    """Return the mixture of ``policies`` (decision key -> move -> probability), drawn by ``weights``, by default equal.
+    """Return the mixture of ``policies``, drawn by ``weights``, by default equal.
 
     At decisions that no policy reaches by its own moves, moves are averaged by ``weights``. Raises ``ValueError`` for a
     decision without the player's own moves.

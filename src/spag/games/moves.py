@@ -16,12 +16,8 @@ from spag.games.base import Bot, Decision, Figure, TextGame, bracketed, outcome_
 
 Moves = tuple[str, ...]
 ROLES = ("player_0", "player_1")
-ILLEGAL = Figure(
-    "illegal",
-    "illegal or unreadable moves",
-    limit=0.05,
-    warning="of games end with an illegal or unreadable move",
-)
+_ILLEGAL = "illegal or unreadable move"
+ILLEGAL = Figure("illegal", f"{_ILLEGAL}s", limit=0.05, warning=f"of games end with an {_ILLEGAL}")
 
 
 def random_bot(observation: Observation, rng: random.Random) -> str:
@@ -37,6 +33,11 @@ def constant_bot(observation: Observation, rng: random.Random) -> str:
 def drawn_move(chances: Mapping[str, float], rng: random.Random) -> str:
     """Play a move with its chance."""
     return f"[{rng.choices(list(chances), list(chances.values()))[0]}]"
+
+
+def shares_of_moves(name: str, label: str) -> tuple[Figure, ...]:
+    """Return a figure for each role: how many of its moves ``MoveGame.remarks`` calls ``name``."""
+    return tuple(Figure(f"{role}_{name}", f"{role}: {label}", role, of=f"{role}_moves") for role in ROLES)
 
 
 def move_outcomes(
@@ -91,7 +92,7 @@ class MoveGame(TextGame):
     def illegal_rewards(self, task: Task, moves: Moves) -> tuple[float, float]:
         """Return the rewards of a player whose text after ``moves`` is not a legal move, and of the other.
 
-        By default the player loses more than a game, so that even in a lost position an illegal move is worst.
+        By default the player loses more than a game: an illegal move is worst even in a lost position.
         """
         return -2.0, 1.0
 
@@ -166,19 +167,16 @@ class MoveGame(TextGame):
 class OpenGame(MoveGame):
     """A ``MoveGame`` without hidden information, in which the value of every position is known."""
 
-    figures = (
-        *MoveGame.figures,
-        *(Figure(f"{role}_optimal", f"{role}: optimal moves", role, of=f"{role}_moves") for role in ROLES),
-    )
+    figures = (*MoveGame.figures, *shares_of_moves("optimal", "optimal moves"))
 
     def value(self, task: Task, moves: Moves) -> float:
         """Return the reward of the player to move after ``moves`` when both play perfectly."""
         raise NotImplementedError
 
     def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
-        """Return, for each utterance, the value of the position after it minus the value before, for its speaker.
+        """Return each utterance's change of value for its speaker: 0 for an optimal move, less for a mistake.
 
-        A move that keeps the value gets 0, a mistake less. For an illegal move, its reward serves as the value after.
+        For an illegal move, its reward serves as the value after it.
         """
         moves = self.played(task, history[: result.length])
         rewards = [-self.value(task, moves[: turn + 1]) - self.value(task, moves[:turn]) for turn in range(len(moves))]
@@ -191,8 +189,7 @@ class OpenGame(MoveGame):
 
 
 def in_rounds(tasks: int, size: int, count: int | None, seed: int, setting: str) -> list[int]:
-    """Return ``count`` of the task numbers below ``tasks``, drawn by ``seed`` in rounds of ``size``, the last one
-    possibly partial; all of them when ``None``.
+    """Return ``count`` of the task numbers below ``tasks``, drawn by ``seed`` in rounds of ``size``, or all of them.
 
     Tasks with equal numbers modulo ``size`` are alike, so that any count is nearly balanced. Errors name ``setting``.
     """

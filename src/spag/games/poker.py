@@ -10,17 +10,14 @@ from typing import ClassVar
 
 from spag.core.errors import DataError
 from spag.core.types import Outcome, Result, Split, State, Task
-from spag.games.base import split_in_id
+from spag.games.base import Policy, split_in_id
 from spag.games.moves import MoveGame, Moves, in_rounds
 
 Deal = tuple[str, ...]
 """The cards of player_0, of player_1 and, in games that have one, of the board."""
-Policy = Mapping[str, Mapping[str, float]]
-"""The probability of each move in each information set, by its name."""
 _PLACES = ("player_0", "player_1", "board")
-VOID = Outcome(
-    "unfinished", "unfinished", "#a3a9b6", rule="A hand that was cut short is void: both take their chips back."
-)
+_VOID_RULE = "A hand that was cut short is void: both take their chips back."
+VOID = Outcome("unfinished", "unfinished", "#a3a9b6", rule=_VOID_RULE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +35,7 @@ class Tree:
     chips: Callable[[Deal, Moves], int]
 
     def value(self, policy: Policy, player: int, own: Policy | None = None) -> float:
-        """Return the expected result of ``player`` (0 or 1), in its own chips, when it follows ``own`` (``None``: a
-        best response) against an opponent who follows ``policy``.
-        """
+        """Return the expected chips of ``player`` (0 or 1) with ``own``, or a best response, against ``policy``."""
         return self._value((), self.deals, policy, player, own) / sum(self.deals.values())
 
     def exploitability(self, policy: Policy) -> float:
@@ -53,9 +48,7 @@ class Tree:
     def _value(
         self, moves: Moves, weights: Mapping[Deal, float], policy: Policy, player: int, own: Policy | None
     ) -> float:
-        """Return the sum of values after ``moves`` over deals, each weighted by its ways and by the chance of the
-        opponent's moves.
-        """
+        """Return the sum of values after ``moves`` over deals, weighted by ways and the opponent's probabilities."""
         legal = self.legal_moves(moves)
         if not legal:
             won = sum(weight * self.chips(deal, moves) for deal, weight in weights.items())
@@ -129,7 +122,7 @@ class PokerGame(MoveGame):
         shown = f"{winner}'s {pair}{cards[winner]} beat {loser}'s {cards[loser]}"
         return self.end(state, f"{winner}_wins", rewards, f"{loser} folded" if moves[-1] == "fold" else shown)
 
-    def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+    def score_policy(self, policy: Policy) -> Mapping[str, float]:
         """Return exploitability, and each player's chips a hand against a best response."""
         bare = {key: {move.strip("[]"): chance for move, chance in chances.items()} for key, chances in policy.items()}
         return {

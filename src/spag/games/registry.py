@@ -44,9 +44,7 @@ def names() -> list[str]:
 
 
 def get(name: str, **settings: Any) -> Game:
-    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` naming the option if either is
-    unknown.
-    """
+    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` if either is unknown or wrong."""
     kind = _game_class(name)
     unknown = sorted(set(settings) - set(setting_names(name)))
     if unknown:
@@ -62,15 +60,13 @@ def get(name: str, **settings: Any) -> Game:
     except ValidationError as error:
         first = error.errors()[0]
         # only the option: what follows may name one of several types; a check of the whole game names none
-        place, fault = ".".join(["game", *map(str, first["loc"][:1])]), first["msg"].removeprefix("Value error, ")
+        place, fault = ".".join(("game", *map(str, first["loc"][:1]))), first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{place}: {fault[:1].lower()}{fault[1:]}, got {first['input']!r}") from error
     return game
 
 
 def game_of_file(path: Path, **settings: Any) -> Game:
-    """Return the game of the episodes in ``path``, by its first row (``game_of``). Raises ``DataError`` for a file
-    without games.
-    """
+    """Return the game of the first episode in ``path`` (``game_of``). Raises ``DataError`` for a file without games."""
     first = next(iter(read_episodes(path)), None)
     if first is None:
         raise DataError(f"{path}: holds no games")
@@ -78,9 +74,7 @@ def game_of_file(path: Path, **settings: Any) -> Game:
 
 
 def game_of(episode: Episode, **settings: Any) -> Game:
-    """Return the game of ``episode`` under the recorded rules of play (``Game.judged_by``). Other settings are the
-    defaults, or ``settings``.
-    """
+    """Return the game of ``episode`` under the recorded rules (``Game.judged_by``), with ``settings`` for the rest."""
     recorded = episode.settings or {}
     kept = {name: recorded[name] for name in _game_class(episode.game).judged_by if name in recorded}
     return get(episode.game, **{**kept, **settings})
@@ -98,13 +92,11 @@ def settings_of(game: Game) -> Mapping[str, Any]:
 
 
 def files_of(game: Game) -> Mapping[str, Path]:
-    """Return the files that a game's settings name, by option, whether they exist or not: values of a type whose schema
-    is that of a path, except the words that may be given instead.
-    """
+    """Return the files that a game's settings name, by option, whether they exist or not."""
     found, settings = {}, settings_of(game)
     for name, hint in _schema(type(game)).items():
         value, kinds = settings[name], hint.get("anyOf", [hint])
-        words = [word for kind in kinds for word in (*kind.get("enum", ()), kind.get("const"))]
+        words = [word for kind in kinds for word in (*kind.get("enum", ()), kind.get("const"))]  # instead of a file
         if isinstance(value, str) and value not in words and any(kind.get("format") in _PATHS for kind in kinds):
             found[name] = Path(value)
     return found

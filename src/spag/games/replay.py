@@ -7,13 +7,10 @@ from spag.games.base import Game
 
 
 def replay(game: Game, episode: Episode) -> Result:
-    """Return how ``episode`` ends under ``game``, ignoring its record. Raises ``DataError`` naming it for another
-    game.
-    """
+    """Return how ``episode`` ends under ``game``, ignoring its record. Raises ``DataError`` for another game's."""
     if episode.game != game.name:
-        raise DataError(
-            f"the game {episode.id!r} is {episode.game}, not {game.name}; keep the games of one kind in a file"
-        )
+        found = f"the game {episode.id!r} is {episode.game}, not {game.name}"
+        raise DataError(f"{found}; keep the games of one kind in a file")
     try:
         return game.replay(episode.task, episode.history, episode.seed or 0)
     except DataError as error:

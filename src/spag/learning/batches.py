@@ -51,11 +51,10 @@ def offline_updates(
     loss_group: int | None = None,
     games: Sequence[str] | None = None,
 ) -> Iterator[Update]:
-    """Yield the updates of ``total`` samples: passes over them, each reshuffled, form a stream that is cut into
-    updates.
+    """Yield the updates of ``total`` samples: a stream of passes, each reshuffled, is cut into ``batch_size``.
 
-    Only the last update may have fewer than ``batch_size``. ``games``: each sample's game, "" for none; consecutive
-    samples of one game stay together, so that an update computes the prefixes that they share only once.
+    ``games``: each sample's game, "" for none; consecutive samples of one game stay together, so that an update
+    computes the prefixes that they share only once.
     """
     units = groupby(range(len(samples)), key=lambda index: games[index] or index if games else index)
     stream = islice(_stream([list(unit) for _, unit in units], seed), total)
@@ -75,12 +74,11 @@ def online_updates(
 ) -> Iterator[Update]:
     """Yield the updates of a step: its samples are shuffled for each pass and cut into mini-batches.
 
-    Copies of merged samples are drawn one by one, and merged again within each mini-batch. So merging only saves time,
-    and mini-batches are equally large, as in PPO. Cutting the merged samples instead would give one mini-batch most of
-    the weight and another nearly none, and AdamW, whose update hardly depends on a gradient's scale, would let a rare
-    sample count as much as all copies of a frequent one. Every loss is divided by the weight of the pass over the
-    mini-batches: not by its own, which would favour the samples of a smaller mini-batch. ``left_out``: the weight of
-    samples that have no gradient. They count in that divisor, so that what is left does not stand for the whole step.
+    Copies of merged samples are drawn one by one, and merged again within each mini-batch. So mini-batches are equally
+    large, as in PPO. Cutting merged samples instead would let AdamW, whose update hardly depends on a gradient's scale,
+    count a rare sample as much as all copies of a frequent one. Every loss is divided by the mean weight of a
+    mini-batch: its own would favour the samples of a smaller one. ``left_out``: the weight of samples that have no
+    gradient. They count in that divisor, so that what is left does not stand for the whole step.
     """
     weight = (sum(sample.weight for sample in samples) + left_out) / minibatches
     for epoch in range(epochs):
@@ -94,9 +92,8 @@ def online_updates(
 def loss_shares(is_sft: Sequence[bool], size: int | None) -> list[float]:
     """Return weight factors that turn means over an update into means within groups, averaged over the groups.
 
-    ``is_sft`` holds the update in its drawn order, cut into groups of ``size`` (the last may be smaller; ``None``: one
-    group). A sample counts 1 / (its kind's samples in its group x groups) instead of 1 / (its kind's samples in the
-    update).
+    ``is_sft`` holds the update in its drawn order, cut into groups of ``size`` (``None``: one group). A sample counts
+    1 / (its kind's samples in its group x groups) instead of 1 / (its kind's samples in the update).
     """
     if size is None:
         return [1.0] * len(is_sft)
@@ -188,9 +185,7 @@ class TrainingData:
         return {**collate(rows, packed=self.packed), **tokens}
 
     def _filler(self) -> Batch:
-        """Return the batch of a process without samples left: the shortest sample with weight 0, which is not
-        counted. ``adapter``: its group, whose adapter computes it.
-        """
+        """Return the batch of a process without samples left: the shortest sample, not counted, by its own adapter."""
         index = min(range(len(self.samples)), key=lambda at: len(self.samples[at].input_ids))
         batch = self._batch([(index, 0.0)])
         return {**batch, "adapter": batch["group"], "group": torch.full_like(batch["group"], FILLER)}

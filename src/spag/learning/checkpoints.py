@@ -9,9 +9,9 @@ other samples, another start model or other settings is never resumed.
 import hashlib
 import json
 import logging
-import math
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from pickle import PickleError
 from typing import Any
@@ -20,25 +20,15 @@ import msgspec
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.algorithms.settings import FREE_TO_CHANGE
 from spag.core.errors import DataError, RunError
 from spag.learning.phase import Phase
-from spag.learning.policy_copies import WeightCopy
-from spag.learning.sharding import (
-    check_resumable,
-    is_sharded,
-    load_shares,
-    load_tensors,
-    save_shares,
-    save_tensors,
-    whole_weights,
-    whole_zero3_weights,
-)
+from spag.learning.sharding import Tensors, check_resumable, load_shares, save_shares
 from spag.models.identity import weights_digest
-from spag.models.refusals import Refusals, described
+from spag.models.refusals import described, library_errors
 from spag.storage.jsonfile import read_json
 from spag.storage.store import sync_files, write_atomically, write_json
 
@@ -64,10 +54,7 @@ def phase_fingerprint(phase: Phase) -> str:
 
 
 def earlier_work(phase: Phase, wanted: str, processes: int) -> tuple[dict[str, Any] | None, Path | None]:
-    """Return the result of a finished phase with the fingerprint ``wanted``, or the checkpoint to resume from.
-
-    Deletes stale files, so only the first process calls it.
-    """
+    """Return a finished phase's result, or the checkpoint to resume from; delete stale files. For the first process."""
     if (finished := finished_result(phase.output, wanted)) is not None:
         return finished, None
     resume_from = open_state(phase.output / "state", wanted)
@@ -76,18 +63,8 @@ def earlier_work(phase: Phase, wanted: str, processes: int) -> tuple[dict[str, A
     return None, resume_from
 
 
-def warmup_updates(ratio: float, total: int) -> int:
-    """Return the number of warm-up updates; a single update gets none, or it would learn nothing."""
-    return min(math.ceil(ratio * total), total - 1)
-
-
 def save(
-    folder: Path,
-    accelerator: Accelerator,
-    model: nn.Module,
-    optimizer: Any,
-    state: Mapping[str, Any],
-    moving: Mapping[str, WeightCopy],
+    folder: Path, accelerator: Accelerator, model: nn.Module, optimizer: Any, state: Mapping[str, Any], moving: Tensors
 ) -> None:
     """Save a checkpoint: weights, optimiser, other changing weights, random state, and ``state``, plain JSON.
 
@@ -97,9 +74,7 @@ def save(
     if accelerator.distributed_type is DistributedType.DEEPSPEED:
         model.save_checkpoint(folder)  # type: ignore[operator]
     else:
-        save_shares(folder, model, optimizer.optimizer)
-    for name, copy in moving.items():
-        save_tensors(folder / name, copy.values)
+        save_shares(folder, model, optimizer.optimizer, moving)
     random_state = {"cpu": torch.get_rng_state()} | (
         {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
     )
@@ -111,17 +86,13 @@ def save(
         finish_checkpoint(folder)
 
 
-def load(
-    folder: Path, accelerator: Accelerator, model: nn.Module, optimizer: Any, moving: Mapping[str, WeightCopy]
-) -> None:
+def load(folder: Path, accelerator: Accelerator, model: nn.Module, optimizer: Any, moving: Tensors) -> None:
     """Load what ``save`` wrote. Every process must call it. Raises ``RunError`` for a damaged file."""
     with resuming(folder):
         if accelerator.distributed_type is DistributedType.DEEPSPEED:
             model.load_checkpoint(folder)  # type: ignore[operator]
         else:
-            load_shares(folder, model, optimizer.optimizer)
-        for name, copy in moving.items():
-            load_tensors(folder / name, copy.values)
+            load_shares(folder, model, optimizer.optimizer, moving)
         random_file = folder / f"random-{accelerator.process_index}.pt"
         if random_file.is_file():  # additional processes have none
             random_state = torch.load(random_file, weights_only=True)
@@ -137,18 +108,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     return read_json(folder / STATE, dict[str, Any])
 
 
-def final_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tensor] | None:
-    """Return the weights of a sharded model, gathered on the first process; ``None`` if the model is not sharded.
-
-    Every process must call it.
-    """
-    policy = accelerator.unwrap_model(model)
-    if accelerator.distributed_type is DistributedType.DEEPSPEED:
-        return whole_zero3_weights(policy)
-    return whole_weights(policy, to_save=True) if is_sharded(policy) else None
-
-
-def resuming(checkpoint: Path) -> Refusals:
+def resuming(checkpoint: Path) -> AbstractContextManager[None]:
     """Turn errors from reading a damaged checkpoint into one line with the fix."""
 
     def explain(error: BaseException) -> RunError:
@@ -157,7 +117,7 @@ def resuming(checkpoint: Path) -> Refusals:
         fix = f"remove {checkpoint.parent} to train from the start"
         return RunError(f"{checkpoint}: cannot be resumed, a file of it is damaged ({described(error, 120)}); {fix}")
 
-    return Refusals(explain, also=(CheckpointException, PickleError))
+    return library_errors(explain, also=(CheckpointException, PickleError))
 
 
 def open_state(state: Path, wanted: str) -> Path | None:

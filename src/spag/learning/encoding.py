@@ -57,6 +57,11 @@ class EncodedSample:
         """The trained tokens."""
         return self.input_ids[self.completion_start :]
 
+    @property
+    def key(self) -> tuple[int, int, bytes]:
+        """Equal for samples of equal role and tokens."""
+        return self.group, self.completion_start, self.input_ids.tobytes()
+
 
 def group_names(samples: Sequence[TrainingSample]) -> tuple[str, ...]:
     """Return the groups with separate metrics: the SFT mix, samples without a role, and each role."""
@@ -68,8 +73,7 @@ def encode_samples(
 ) -> list[EncodedSample]:
     """Tokenise ``samples`` for offline training; ``group`` is an index in ``group_names``.
 
-    Raises ``DataError`` for a reward or weight that is not a finite number, ``ConfigError`` for a useless
-    ``max_length``.
+    Raises ``DataError`` for a reward or weight that is not finite, ``ConfigError`` for a useless ``max_length``.
     """
     if max_length < 2:
         need = "at least 2 tokens are needed, one to predict and one to predict it from"
@@ -104,11 +108,7 @@ def encode_samples(
 
 
 def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: PromptStyle, known: int) -> bool:
-    """Whether the sample has sampled tokens that ``tokenizer`` decodes to its completion, unlike tokens of another
-    model.
-
-    ``known``: the tokenizer's ``token_count``.
-    """
+    """Whether the sample has tokens that ``tokenizer``, which has ``known``, decodes to its completion."""
     ids = sample.completion_ids
     if not ids or min(ids) < 0 or max(ids) >= known:
         return False
@@ -132,8 +132,7 @@ def _log_changes(count: int, max_length: int, cut: int, retokenised: int) -> Non
 def encode_sampled(
     samples: Sequence[TrainingSample], tokenizer: PreTrainedTokenizerBase, style: PromptStyle, roles: Sequence[str]
 ) -> list[EncodedSample]:
-    """Tokenise the samples of an online step exactly as the engine saw and sampled them; ``group`` is 2 + the role's
-    index.
+    """Return an online step's samples exactly as the engine saw and sampled them; ``group`` is 2 + the role's index.
 
     Leaves out samples with a token that the tokenizer does not know: vocabularies are padded, so a model can sample
     tokens that cannot be decoded. Raises ``DataError`` for a sample without log-probabilities.
@@ -170,8 +169,7 @@ def merge_equal(samples: Sequence[EncodedSample], *, by_advantage: bool = False)
     """
     groups: dict[tuple[Any, ...], list[EncodedSample]] = defaultdict(list)
     for sample in samples:
-        key = sample.group, sample.completion_start, sample.input_ids.tobytes()
-        groups[(*key, sample.reward) if by_advantage else key].append(sample)
+        groups[(*sample.key, sample.reward) if by_advantage else sample.key].append(sample)
     return [
         replace(
             equal[0],

@@ -88,8 +88,7 @@ class Entropy(Enum):
 def token_scores(
     model: nn.Module, batch: Batch, capabilities: Capabilities, *, entropy: Entropy = Entropy.NONE
 ) -> Tensor:
-    """Return each trained token's log-probability, (K, 1), with gradient; if requested, also the entropy of its
-    distribution, in nats: (K, 2).
+    """Return each trained token's log-probability, with gradient, and if requested the entropy in nats: (K, 1 or 2).
 
     ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` comes from ``collate`` with the same capabilities.
     """
@@ -122,9 +121,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 @contextmanager
 def _chunked_head(model: nn.Module, batch: Batch, entropy: Entropy) -> Iterator[None]:
-    """Let the model's forward pass return ``_scores`` of the labels, with a batch dimension of 1, in place of
-    logits.
-    """
+    """Let the model's forward pass return ``_scores`` of the labels, (1, K, 1 or 2), in place of logits."""
     head = _bare(model).get_output_embeddings()
     plain = head.forward
 
@@ -148,8 +145,7 @@ def _chunked_head(model: nn.Module, batch: Batch, entropy: Entropy) -> Iterator[
 
 
 def _scores(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
-    """Return log p(label), and if requested the entropy, (K, 1 or 2), for ``logits`` (K, V); half precision is summed
-    in float32.
+    """Return log p(label), and if requested the entropy, (K, 1 or 2), for ``logits`` (K, V); sums are float32.
 
     An entropy without gradient comes last, after all tensors saved for the checkpoint, so the backward pass skips it.
     """

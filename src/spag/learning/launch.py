@@ -16,7 +16,7 @@ from spag.rollout.ray import require_ray
 from spag.storage.jsonfile import read_json
 
 if TYPE_CHECKING:
-    from spag.learning.trackers import OnProgress, TrainProgress, Unit
+    from spag.learning.metrics import OnProgress, TrainProgress, Unit
     from spag.learning.worker import TrainingJob
 
 
@@ -35,10 +35,7 @@ def train_on(job: "TrainingJob", reporter: Reporter, title: str) -> dict[str, An
 
 
 def process_count(model: ModelConfig, settings: UpdateSettings) -> int:
-    """Return how many processes on this machine train.
-
-    The number started by torchrun, else the number requested, or one per visible GPU.
-    """
+    """Return how many processes train here: those of torchrun, else as many as requested, or one per visible GPU."""
     return int(os.environ.get("WORLD_SIZE", "0")) or settings.processes or max(1, gpu_count(model))
 
 

@@ -22,21 +22,19 @@ from torch import Tensor
 from spag.algorithms.base import FILLER, TokenBatch, Totals
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import OfflineSettings
-from spag.core.episodes import TrainingSample
+from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.learning import checkpoints
 from spag.learning.batches import Batch, TrainingData, Update, offline_updates, online_updates
 from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_sampled, encode_samples, group_names, merge_equal
 from spag.learning.forward import Entropy, to_device, token_scores
-from spag.learning.metrics import MetricsLog, Row, StepMetrics
+from spag.learning.metrics import MetricsLog, OnProgress, Row, StepMetrics, Trackers, TrainProgress, Unit
 from spag.learning.phase import Phase
 from spag.learning.policy import TrainedPolicy
 from spag.learning.references import LogprobCache, logprobs_of, reference_of_files
-from spag.learning.schedule import learning_rate_share
 from spag.learning.sources import Material, Source, Start, sample_counts
-from spag.learning.trackers import OnProgress, Trackers, TrainProgress, Unit
-from spag.learning.updates import apply_gradients, checked_norm, syncing
+from spag.learning.updates import apply_gradients, checked_norm, set_learning_rate, syncing
 from spag.models.loading import no_progress_bars
 from spag.models.tokens import PromptStyle
 from spag.storage.machine import trim_heap
@@ -110,9 +108,8 @@ class Loop:
         trim_heap()
         if resume_from is not None:  # after the reference pass, which uses the start model
             self.policy.load_state(resume_from)
-        metrics = StepMetrics(self.accelerator.device)
         for update in made.updates[self.updates_done :]:
-            began = time.perf_counter()
+            began, metrics = time.perf_counter(), StepMetrics(self.accelerator.device)
             row = self._update(made, update, self.updates_done + 1, metrics)
             row |= {"step": self.updates_done, **metrics.take(self.accelerator, f"update {self.updates_done}")}
             row["samples_per_second"] = len(update.samples) / (time.perf_counter() - began)
@@ -163,8 +160,8 @@ class Loop:
         assert isinstance(settings, OfflineSettings)
         material = self.source.next(1, None)
         samples = self._credited(material)
-        unrewarded = bool(material.games) and len(samples) == len(material.samples)  # only the SFT mix is left
-        if unrewarded or not any(sample.completion for sample in samples):
+        only_mix = all(sample.type is SampleType.SFT for sample in samples)
+        if (only_mix and material.games) or not any(sample.completion for sample in samples):
             raise DataError(f"{output}: no game gave a sample to train on; play more games, or train longer")
         # By game and turn, so that training does not depend on the order in which games finished.
         samples.sort(key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn))
@@ -202,10 +199,8 @@ class Loop:
         if online.updates > 1:
             data.columns["old_logprob"] = logprobs(range(len(data.samples)))
         if policy.reference is not None:
-            missing = self.cache.missing(data.samples)
             with policy.reference.in_place():
-                found = logprobs(missing)
-            data.columns["ref_logprob"] = self.cache.complete(data.samples, found)
+                data.columns["ref_logprob"] = self.cache.values(data.samples, logprobs)
         left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
         passes: dict[str, Any] = {"epochs": online.epochs, "minibatches": online.minibatches}
         plan = online_updates(data.samples, seed=f"{self.phase.seed}-{step}", left_out=left_out, **passes)
@@ -217,17 +212,10 @@ class Loop:
         return TrainingData(encoded, self.settings.micro_batch_size, packed=packed, by_group=by_group, **processes)
 
     def _update(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> Row:
-        """Accumulate the gradients of an update's micro-batches and update the weights; return learning rate and
-        norm.
-        """
+        """Accumulate an update's gradients over its micro-batches, then apply them; return learning rate and norm."""
         batches, totals = made.data.batches(update), made.data.totals(update)
-        policy, total = self.policy, self.total_updates
-        warmup = checkpoints.warmup_updates(self.settings.warmup_ratio, total)
-        schedule: dict[str, Any] = {"warmup": warmup, "total": total, "online": self.online is not None}
-        share = learning_rate_share(self.settings.lr_scheduler, self.updates_done, **schedule)
-        rate = self.settings.learning_rate * share
-        for group in policy.optimizer.param_groups:
-            group["lr"] = rate
+        policy = self.policy
+        rate = set_learning_rate(policy.optimizer, self.settings, self.updates_done, self.total_updates)
         policy.model.train()
         for index, batch in enumerate(batches):
             last = index == len(batches) - 1

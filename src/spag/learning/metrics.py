@@ -1,18 +1,22 @@
-"""Training metrics: means accumulated over micro-batches and processes, and the file of their rows."""
+"""Training metrics: means over micro-batches and processes, the file of their rows, trackers, and progress."""
 
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import TensorBoardTracker, TrackioTracker, WandBTracker
 from torch import Tensor
 
 from spag.algorithms.base import Metrics
 from spag.core.errors import DataError, RunError
+from spag.learning.devices import check_packages
 from spag.storage.jsonfile import json_lines
 from spag.storage.store import cut_torn_line, write_atomically
 
@@ -20,11 +24,33 @@ Row = dict[str, Any]
 """A row of metrics.jsonl: the step, and numbers by name; ``None`` if there is nothing to average."""
 
 
+class Unit(StrEnum):
+    """The unit of a ``TrainProgress``: samples of the reference pass, updates, or steps of play and training."""
+
+    REFERENCE = "reference"
+    UPDATES = "training"
+    STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainProgress:
+    """The progress of training. ``loss`` is ``None`` in the reference pass; ``detail`` shows metrics of play."""
+
+    unit: Unit
+    step: int
+    total_steps: int
+    samples_per_second: float
+    loss: float | None
+    detail: str = ""
+
+
+OnProgress = Callable[[TrainProgress], None]
+
+
 class StepMetrics:
     """The loss and the metrics of a step: means by name, as sums, and largest values by name (``peaks``)."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
         self.parts: dict[str, Tensor] = {}
         self.peaks: dict[str, Tensor] = {}
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
@@ -44,7 +70,7 @@ class StepMetrics:
         self.peaks[name] = largest.maximum(self.peaks[name]) if name in self.peaks else largest
 
     def take(self, accelerator: Accelerator, what: str) -> Row:
-        """Return loss, tokens, means and peaks over all processes, and reset. Every process must call it.
+        """Return loss, tokens, means and peaks over all processes. Every process must call it.
 
         Raises ``RunError``, naming ``what``, if the loss is not finite.
         """
@@ -52,7 +78,6 @@ class StepMetrics:
         flat = torch.cat([torch.stack([self.loss, self.tokens]), *(self.parts[name] for name in names)])
         loss, tokens, *rest = accelerator.reduce(flat, reduction="sum").tolist()
         highest = {name: float(accelerator.gather(self.peaks[name][None]).max()) for name in sorted(self.peaks)}
-        self.__init__(self.device)  # type: ignore[misc]
         if not math.isfinite(loss):
             fix = "lower the learning rate, or look for broken weights in the start model"
             raise RunError(f"{what}: the loss is {loss}; {fix}")
@@ -95,3 +120,29 @@ def _rows(path: Path) -> Iterator[Row]:
         if not isinstance(row, dict) or type(row.get("step")) is not int:
             raise DataError(f"{place}: not a row of metrics (no step); remove {path} to go on without its rows")
         yield row
+
+
+class Trackers:
+    """TensorBoard, Weights & Biases and Trackio, on the first process."""
+
+    def __init__(self, names: Sequence[str], folder: Path, run_name: str, resume_step: int) -> None:
+        check_packages(names)
+        made: list[Any] = []
+        if "tensorboard" in names:  # repeated steps are shown once
+            made.append(TensorBoardTracker(folder.name, logging_dir=folder.parent, purge_step=resume_step + 1))
+        if "wandb" in names:
+            made.append(WandBTracker("spag", name=run_name, reinit="finish_previous"))
+        if "trackio" in names:
+            made.append(TrackioTracker("spag", name=run_name))
+        self.trackers = made
+        for tracker in made:
+            tracker.start()
+
+    def log(self, row: Row) -> None:
+        numbers = {f"train/{name}": value for name, value in row.items() if value is not None and name != "step"}
+        for tracker in self.trackers:
+            tracker.log(numbers, step=row["step"])
+
+    def close(self) -> None:
+        for tracker in self.trackers:
+            tracker.finish()

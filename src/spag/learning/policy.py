@@ -1,33 +1,112 @@
-"""The policy in training: model, optimiser, and the policies kept for a KL term or an average."""
+"""The policy in training: model, optimiser, and copies of its weights for a KL term or an average."""
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, disable_fsdp_ram_efficient_loading
+from accelerate.utils import DistributedType, broadcast_object_list, disable_fsdp_ram_efficient_loading
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import OfflineSettings
 from spag.learning import checkpoints
 from spag.learning.batches import Batch
 from spag.learning.devices import allocate_moments, make_optimizer
 from spag.learning.phase import Phase
-from spag.learning.policy_copies import Reference, WeightCopy
-from spag.learning.sharding import is_sharded, whole_weights
+from spag.learning.sharding import is_sharded, whole_weights, whole_zero3_weights
 from spag.learning.start import trainable
-from spag.learning.updates import save_policy
 from spag.models.adapters import use_adapter
 from spag.models.finding import ADAPTER_CONFIG
-from spag.models.loading import load_tokenizer
+from spag.models.loading import load_tokenizer, save_model, save_roles
 from spag.models.roles import adapter_name, models_of
+from spag.models.weights import weights_of
 
 _LONGEST = 1 << 20
 """Longest sample of an online phase, in tokens, a bound for attention windows: samples are never cut."""
+
+
+class WeightCopy:
+    """Another set of values for the trained weights; frozen weights are shared. Sharded weights stay sharded.
+
+    With LoRA this is only the adapter, so a reference policy needs no second model.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
+        self.weights = weights
+        self.values: list[Tensor] = [weight.detach().clone() for weight in weights]
+
+    @torch.no_grad()
+    def move(self, share: float) -> None:
+        """Move ``share`` of the way to the current weights; 1 copies them."""
+        for value, weight in zip(self.values, self.weights, strict=True):
+            value.lerp_(weight.detach(), share)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the model compute with these values until the block ends."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the model's values and these."""
+        for at, weight in enumerate(self.weights):
+            if isinstance(weight, DTensor):  # FSDP2 keeps views of the storage: its contents must change, not its place
+                before = weight.detach().clone()
+                weight.copy_(self.values[at])
+                self.values[at].copy_(before)
+            else:
+                weight.data, self.values[at] = self.values[at], weight.data
+
+
+class Reference(WeightCopy):
+    """The reference policy of a KL term: the start model, or a policy that follows the trained one.
+
+    As in magnetic mirror descent (arXiv 2206.05825) and NashPG (arXiv 2510.18183), where a moving anchor converges to
+    an equilibrium and a fixed one stays biased. ``folder``: a fixed reference on a CPU is kept there, in an unnamed
+    file, so that it takes memory only while the model uses it.
+    """
+
+    def __init__(
+        self, weights: Sequence[nn.Parameter], settings: "str | MovingReference", folder: Path | None = None
+    ) -> None:
+        super().__init__(weights)
+        self.settings = settings if isinstance(settings, MovingReference) else None
+        on_cpu = all(weight.device.type == "cpu" and not isinstance(weight, DTensor) for weight in weights)
+        self._file = None
+        if folder is not None and self.settings is None and on_cpu:
+            self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the reference is used
+            weakref.finalize(self, self._file.close)
+            torch.save(self.values, self._file)
+            self._file.flush()
+            self.values = []
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        if self._file is not None:
+            self.values = torch.load(f"/dev/fd/{self._file.fileno()}", mmap=True, weights_only=True)
+        with super().in_place():
+            yield
+        if self._file is not None:
+            self.values = []
+
+    def after_step(self, step: int) -> bool:
+        """Update the reference after ``step`` as the settings require; return whether it changed."""
+        if self.settings is None or (self.settings.every is not None and step % self.settings.every):
+            return False
+        self.move(self.settings.ema or 1.0)
+        return True
 
 
 class TrainedPolicy:
@@ -55,7 +134,7 @@ class TrainedPolicy:
         disable_fsdp_ram_efficient_loading()
         if settings.parallel == "replicas":  # the others have optimisers of their own
             allocate_moments(self.optimizer.optimizer)
-        trained = [weight for weight in accelerator.unwrap_model(self.model).parameters() if weight.requires_grad]
+        trained = [weight for weight in bare.parameters() if weight.requires_grad]
         self.reference = Reference(trained, online.reference, phase.output) if online and needs_reference else None
         self.average = WeightCopy(trained) if online and online.average_decay else None
 
@@ -84,11 +163,11 @@ class TrainedPolicy:
         checkpoints.load(folder, self.accelerator, self.model, self.optimizer, self._moving)
 
     @property
-    def _moving(self) -> dict[str, WeightCopy]:
-        """The policies besides the trained one that change from step to step."""
+    def _moving(self) -> dict[str, list[Tensor]]:
+        """The weights of the policies besides the trained one that change from step to step."""
         follows = self.reference is not None and self.reference.settings is not None
         copies = {"average": self.average, "reference": self.reference if follows else None}
-        return {name: copy for name, copy in copies.items() if copy is not None}
+        return {name: copy.values for name, copy in copies.items() if copy is not None}
 
     # What sources of games use. Every process must call ``wait``, ``weights`` and ``save``.
 
@@ -98,16 +177,25 @@ class TrainedPolicy:
 
     def weights(self) -> dict[str, Tensor]:
         """Return the full trained weights by name."""
-        model: nn.Module = self.accelerator.unwrap_model(self.model)
-        if is_sharded(model):
-            return whole_weights(model)
-        return {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+        if is_sharded(self.bare):
+            return whole_weights(self.bare)
+        return {name: weight.detach() for name, weight in self.bare.named_parameters() if weight.requires_grad}
 
     def save(self, folder: Path) -> None:
-        """Save the policy as a model, written by the first process; it is there when this returns."""
-        weights = checkpoints.final_weights(self.accelerator, self.model)
-        if self.accelerator.is_main_process:
-            save_policy(self.bare, self.tokenizer, folder, self.settings, [*self.adapters], weights)
+        """Save the policy as a model or its roles' adapters, written by the first process; it is there on return.
+
+        Full weights are saved in the precision of the settings.
+        """
+        weights = whole_weights(self.bare, to_save=True) if is_sharded(self.bare) else None
+        if self.accelerator.distributed_type is DistributedType.DEEPSPEED:
+            weights = whole_zero3_weights(self.bare)
+        if self.accelerator.is_main_process and self.adapters:
+            save_roles(self.bare, self.tokenizer, folder, [*self.adapters])
+        elif self.accelerator.is_main_process:
+            if self.settings.save_dtype == "bfloat16" and not hasattr(self.bare, "peft_config"):
+                exact = weights_of(self.bare) if weights is None else weights.items()  # of tied weights only one
+                weights = {name: weight.detach().bfloat16() for name, weight in exact}
+            save_model(self.bare, self.tokenizer, folder, weights)
         self.wait()
 
     def policy(self) -> PreTrainedModel | None:

@@ -22,7 +22,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from spag.core import errors
 from spag.core.errors import RunError, SpagError
-from spag.learning.trackers import OnProgress
+from spag.learning.metrics import OnProgress
 from spag.learning.worker import PROGRESS, TrainingJob
 from spag.storage.store import write_atomically
 

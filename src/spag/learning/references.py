@@ -24,9 +24,9 @@ from spag.core.errors import DataError
 from spag.learning.batches import Batch, TrainingData, Values, collate
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import Capabilities, to_device, token_scores
+from spag.learning.metrics import OnProgress, TrainProgress, Unit
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import release_gathered
-from spag.learning.trackers import OnProgress, TrainProgress, Unit
 from spag.storage.jsonfile import convert, json_lines
 from spag.storage.store import write_rows
 
@@ -99,21 +99,14 @@ class LogprobCache:
     def __init__(self) -> None:
         self.known: dict[tuple[int, int, bytes], Sequence[float]] = {}
 
-    def missing(self, samples: Sequence[EncodedSample]) -> list[int]:
-        """Return the indices of samples that are not cached."""
-        return [index for index, sample in enumerate(samples) if _key(sample) not in self.known]
-
-    def complete(self, samples: Sequence[EncodedSample], found: Values) -> Values:
-        """Add the values ``found`` by index; return the values of all samples."""
-        self.known |= {_key(samples[index]): values for index, values in found.items()}
-        values = {index: self.known[_key(sample)] for index, sample in enumerate(samples)}
+    def values(self, samples: Sequence[EncodedSample], compute: Callable[[list[int]], Values]) -> Values:
+        """Return the values of all samples; ``compute`` returns those of samples that are not cached, by index."""
+        missing = [index for index, sample in enumerate(samples) if sample.key not in self.known]
+        self.known |= {samples[index].key: values for index, values in compute(missing).items()}
+        values = {index: self.known[sample.key] for index, sample in enumerate(samples)}
         while len(self.known) > REMEMBERED:
             del self.known[next(iter(self.known))]
         return values
-
-
-def _key(sample: EncodedSample) -> tuple[int, int, bytes]:
-    return sample.group, sample.completion_start, sample.input_ids.tobytes()
 
 
 class _CachedRow(msgspec.Struct):

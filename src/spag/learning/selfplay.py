@@ -15,7 +15,7 @@ ahead, so that it need not keep their older weights.
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabi
 from spag.games.base import Game, SolvedGame
 from spag.learning.metrics import MetricsLog, Row
 from spag.learning.policy import TrainedPolicy
-from spag.learning.sources import Material, Start
+from spag.learning.sources import Material, Source, Start
 from spag.learning.step_figures import CollapseWatch, figures, staleness
 from spag.models.adapters import use_adapter
 from spag.models.roles import adapter_name
@@ -45,10 +45,10 @@ from spag.rollout.steps import POLICY, StepPlayer, weights_after
 from spag.storage.episodes import read_episodes
 
 
-class SelfplaySource(AbstractContextManager["SelfplaySource"]):
-    """Satisfies ``spag.learning.sources.Source``. ``player`` opens the engines that play. The first process writes."""
+class SelfplaySource(Source):
+    """The games of online steps. ``player`` opens the engines that play. The first process writes."""
 
-    learner: str | None = POLICY
+    learner = POLICY
 
     def __init__(self, player: StepPlayer, style: PromptStyle, start: Start) -> None:
         settings = player.settings
@@ -112,7 +112,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             policy.save(self.player.snapshot_folder(step))
         every = self.settings.evaluate_every
         if every is not None and (step % every == 0 or stops or step == self.steps):
-            self._wait()  # then the engines are free
+            self.settle()  # then the engines are free
             self._make_room()
             with self._timed("evaluate_s"), policy.final():
                 self.player.update_weights(policy.weights())
@@ -126,7 +126,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         return not stops
 
     def settle(self) -> None:
-        self._wait()
+        for games in self._ahead.values():
+            games.result()
+        self._ahead = {}
 
     def results(self) -> dict[str, Any]:
         return {"stopped": self.stopped} if self.stopped else {}
@@ -143,12 +145,6 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         if found and self.settings.stop_on_collapse and step < self.steps:
             self.stopped = f"step {step}: {'; '.join(found.values())}"
         return bool(broadcast_object_list([self.stopped])[0])
-
-    def _wait(self) -> None:
-        """Wait for the games that are played ahead."""
-        for games in self._ahead.values():
-            games.result()
-        self._ahead = {}
 
     def _play_ahead(self, policy: TrainedPolicy, step: int, weights_of: int) -> None:
         """Let the thread play ``step`` with the current weights, or with a copy of them if it is still busy."""
@@ -209,9 +205,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             self.evaluations.append({**about, "roles": own, "pair": report["pairs"], "exact": exact})
 
     def _ratings(self, step: int) -> list[Row]:
-        """Return the policy's results against each opponent after ``step``, and each opponent's share of the next
-        step.
-        """
+        """Return the policy's results against each opponent after ``step``, and its share of the next step."""
         found: list[Row] = []
         for game in (part.game for part in self.player.mix):
             shares = self.player.opponents.weights(step + 1, game)

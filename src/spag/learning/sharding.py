@@ -7,9 +7,10 @@ can read.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,6 +36,9 @@ from spag.models.weights import weights_of
 SHARES = "shares"
 """The folder of weights and optimiser state in a checkpoint."""
 
+Tensors = Mapping[str, Sequence[Tensor]]
+"""Lists of tensors of any shape, by name."""
+_NONE: Tensors = MappingProxyType({})
 _TRAINED = StateDictOptions(ignore_frozen_params=True)
 
 
@@ -59,8 +63,7 @@ def fsdp_plugin(settings: UpdateSettings, dtype: str) -> FullyShardedDataParalle
 
 
 def deepspeed_settings(settings: UpdateSettings, dtype: str) -> dict[str, Any]:
-    """Return DeepSpeed's configuration for the paper's setting: ZeRO-3, bfloat16, clipped gradients. AdamW is torch's,
-    as elsewhere.
+    """Return DeepSpeed's configuration for the paper's setting: ZeRO-3, bfloat16, clipped gradients, torch's AdamW.
 
     ``auto`` values depend on the model's width; accelerate fills them in.
     """
@@ -100,44 +103,47 @@ def release_gathered(model: nn.Module) -> None:
             module.reshard()
 
 
-def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Write trained weights and the optimiser's state into ``folder``. Every process must call it."""
+@contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """Silence torch's warning that a single process saves by itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
+
+
+@_alone_is_fine()
+def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer, moving: Tensors = _NONE) -> None:
+    """Write trained weights, the optimiser's state and ``moving`` into ``folder``. Every process must call it."""
     unused = not optimizer.state
-    state = _state(model, optimizer)
+    state = _state(model, optimizer, moving)
     if unused:  # torch has made it by an update with learning rate 0, which would count as the first
         for values in state["optimizer"]["state"].values():
             values["step"] = torch.zeros_like(values["step"]) if isinstance(values["step"], Tensor) else 0
         optimizer.state.clear()
-    with _alone_is_fine():
-        save(state, checkpoint_id=folder / SHARES)
+    save(state, checkpoint_id=folder / SHARES)
 
 
-def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Load the result of ``save_shares`` into ``model`` and ``optimizer``. Every process must call it."""
-    state = _state(model, optimizer)
-    with _alone_is_fine():
-        load(state, checkpoint_id=folder / SHARES)
+@_alone_is_fine()
+def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer, moving: Tensors = _NONE) -> None:
+    """Load the result of ``save_shares`` into tensors of the same shapes. Every process must call it."""
+    state = _state(model, optimizer, moving)
+    load(state, checkpoint_id=folder / SHARES)
     set_model_state_dict(model, state["model"], options=StateDictOptions(ignore_frozen_params=True, strict=False))
     set_optimizer_state_dict(model, optimizer, state["optimizer"], options=_TRAINED)
 
 
-def save_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
-    """Write ``tensors``, of any shape; each process writes its shards. Every process must call it."""
-    with _alone_is_fine():
-        save({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
-
-
-def load_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
-    """Load the result of ``save_tensors`` into ``tensors``, of the same shapes. Every process must call it."""
-    with _alone_is_fine():
-        load({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
+def _state(model: nn.Module, optimizer: Optimizer, moving: Tensors) -> dict[str, Any]:
+    return {
+        "model": get_model_state_dict(model, options=_TRAINED),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=_TRAINED),
+        "moving": {f"{name}.{index}": one for name, tensors in moving.items() for index, one in enumerate(tensors)},
+    }
 
 
 def whole_weights(model: nn.Module, *, to_save: bool = False) -> dict[str, Tensor]:
-    """Return the full trained weights of an FSDP2 model by name, on every process; ``to_save``: on the CPU of the first
-    alone, with those that a model without adapters keeps frozen.
+    """Return the full trained weights of an FSDP2 model by name, of tied ones only one. Every process must call it.
 
-    Every process must call it. Of tied weights only one is returned: gathered ones would be copies.
+    ``to_save``: on the CPU of the first process alone, with those that a model without adapters keeps frozen.
     """
     frozen = to_save and not hasattr(model, "peft_config")
     options = StateDictOptions(full_state_dict=True, cpu_offload=to_save, ignore_frozen_params=not frozen)
@@ -147,9 +153,7 @@ def whole_weights(model: nn.Module, *, to_save: bool = False) -> dict[str, Tenso
 
 
 def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the trained weights of a ZeRO-3 model in float32, by name, with frozen ones and buffers of a model without
-    adapters. Every process must call it.
-    """
+    """Return the float32 weights of a ZeRO-3 model by name; with adapters, theirs alone. Every process must call it."""
     from deepspeed.runtime.zero import GatheredParameters  # noqa: PLC0415 - optional
     from deepspeed.utils import safe_get_full_fp32_param  # noqa: PLC0415 - optional
 
@@ -164,9 +168,7 @@ def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check_resumable(folder: Path, parallel: str, processes: int) -> None:
-    """Raise ``RunError`` if ``folder`` is a checkpoint that ``processes`` processes cannot read: DeepSpeed's needs the
-    same number.
-    """
+    """Raise ``RunError`` for a checkpoint that ``processes`` cannot read: DeepSpeed's needs the same number."""
     saved = len(list(folder.glob("global_step*/*_optim_states.pt")))  # one file per process
     if saved == (processes if parallel == "deepspeed" else 0):
         return
@@ -174,18 +176,3 @@ def check_resumable(folder: Path, parallel: str, processes: int) -> None:
     if saved:
         by = f"by DeepSpeed with {saved} processes; resume with parallel=deepspeed and {saved}"
     raise RunError(f"{folder} was saved {by}, or delete {folder.parent} to start over")
-
-
-def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    return {
-        "model": get_model_state_dict(model, options=_TRAINED),
-        "optimizer": get_optimizer_state_dict(model, optimizer, options=_TRAINED),
-    }
-
-
-@contextmanager
-def _alone_is_fine() -> Iterator[None]:
-    """Silence torch's warning that a single process saves by itself."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        yield

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -21,8 +21,7 @@ from spag.core.seeds import derive_seed
 from spag.games.base import Game
 from spag.learning.metrics import Row
 from spag.learning.policy import TrainedPolicy
-from spag.storage.episodes import is_file_of_samples, read_episodes, read_samples
-from spag.storage.sft import read_sft
+from spag.storage.episodes import is_file_of_samples, read_episodes, read_samples, read_sft
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +50,42 @@ def sample_counts(samples: Sequence[TrainingSample]) -> dict[str, Any]:
     return {"samples": dict(roles), **({"sft": sft} if sft else {})}
 
 
-class Source(AbstractContextManager["Source"], Protocol):
-    """Satisfied by ``FileSource`` and ``spag.learning.selfplay.SelfplaySource``. Every process has one."""
+class Source(AbstractContextManager["Source"]):
+    """The base of ``FileSource`` and ``spag.learning.selfplay.SelfplaySource``. Every process has one."""
 
     steps: int
     """The number of steps."""
-    learner: str | None
+    learner: str | None = None
     """The player whose utterances are trained; ``None``: every player's."""
+
+    def __exit__(self, *error: object) -> None:
+        """Release what play used."""
 
     def next(self, step: int, policy: TrainedPolicy | None) -> Material:
         """Return the training data of ``step``, the same on every process. Sources that do not play need no policy."""
+        raise NotImplementedError
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
-        """Take the row of a finished step and add the metrics of its games; return whether to go on,
-        the same on every process.
+        """Add the metrics of a step's games to its row; return whether to go on, the same on every process.
 
         ``samples``: those of the step, before merging equal ones.
         """
+        return True
 
     def settle(self) -> None:
         """Finish and write games in progress before a checkpoint: a run that resumes from it could not repeat them."""
 
     def results(self) -> dict[str, Any]:
         """Return further entries of the phase's record, besides steps and seconds."""
+        return {}
 
     def describe(self) -> str:
         """Return the key metrics of the last step, for the progress line."""
+        return ""
 
 
 @dataclass
-class FileSource(AbstractContextManager["FileSource"]):
+class FileSource(Source):
     """Files of games or samples, and mixed-in instruction data.
 
     ``limit``: use this many games, drawn by seed. Games on held-out tasks are left out before the draw, unless
@@ -97,9 +102,6 @@ class FileSource(AbstractContextManager["FileSource"]):
     steps: int = 1
     notes: list[str] = field(default_factory=list)
     tasks_unknown: bool = False
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def next(self, step: int, policy: TrainedPolicy | None) -> Material:
         games: list[Episode] = []
@@ -120,15 +122,6 @@ class FileSource(AbstractContextManager["FileSource"]):
             samples += read_sft(settings.sft_data, settings.sft_samples, derive_seed(self.seed, "sft"))
         return Material([(self.game, games)] if games else [], samples)
 
-    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
-        return True
-
-    def settle(self) -> None:
-        pass
-
     def results(self) -> dict[str, Any]:
         notes: dict[str, Any] = {"notes": self.notes} if self.notes else {}
         return notes | ({"held_out": None} if self.tasks_unknown else {})
-
-    def describe(self) -> str:
-        return ""

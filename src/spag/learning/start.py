@@ -19,11 +19,11 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 
 from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
-from spag.core.errors import ConfigError, require_package
+from spag.core.errors import ConfigError
 from spag.learning.forward import Capabilities, probe_capabilities, set_packed_attention
 from spag.models.finding import adapter_base
 from spag.models.loading import load_adapters, load_model
-from spag.models.refusals import Refusals, described
+from spag.models.refusals import described, library_errors
 from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role
 from spag.storage.home import expanded
 
@@ -34,19 +34,17 @@ def trainable(
     accelerator: Accelerator,
     seed: int,
     longest: int,
-    roles: Mapping[str, bool] | None = None,
+    roles: Mapping[str, bool] = MappingProxyType({}),
 ) -> tuple[PreTrainedModel, Capabilities]:
-    """Return the model from ``load``, in float32 on the CPU or sharded (the accelerator places it), and its
-    capabilities for ``longest`` tokens.
+    """Return the model from ``load``, which the accelerator then places, and its capabilities for ``longest`` tokens.
 
-    The first process probes them, because with sharding only it has the weights. Raises ``ModelError``, and
-    ``ConfigError`` without bitsandbytes.
+    The first process probes them, because with sharding only it has the weights. Raises ``ModelError``.
     """
     found: Capabilities | None = None
     if accelerator.state.deepspeed_plugin is not None and accelerator.is_main_process:
         with _unsharded(accelerator.state.deepspeed_plugin):
             found = probe_capabilities(load(model, lora, accelerator, seed), longest)
-    policy = load(model, lora, accelerator, seed, roles or {})
+    policy = load(model, lora, accelerator, seed, roles)
     if found is None and accelerator.is_main_process:
         with _full_precision(policy):
             found = probe_capabilities(policy, longest)
@@ -63,18 +61,23 @@ def load(
     seed: int,
     roles: Mapping[str, bool] = MappingProxyType({}),
 ) -> PreTrainedModel:
-    """Return ``model``: an adapter folder, which is trained further, or a plain model, to which ``lora`` adds a new
-    adapter.
+    """Return ``model`` in float32: an adapter, which is trained further, or a plain model, to which ``lora`` adds one.
 
-    ``roles``: every ``GAME/ROLE`` that gets its own adapter, and whether it is trained. Each is initialised like a
-    single adapter.
+    ``roles``: every ``GAME/ROLE`` that gets an adapter, initialised like a single one, and whether it is trained.
     """
     in_4_bits = lora is not None and lora.quantize
     options: dict[str, Any] = {
         "dtype": "float32",
         "device": str(accelerator.device) if in_4_bits else "cpu",
         "trust_remote_code": model.trust_remote_code,
-        "quantization": quantization(model.dtype) if in_4_bits else None,
+        "quantization": BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=getattr(torch, model.dtype),
+        )
+        if in_4_bits
+        else None,
     }
     names = adapter_names(roles)
     starts = {name: model_of_role(model.name, *role.rsplit("/", 1)) for role, name in names.items()}
@@ -109,28 +112,14 @@ def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model
     import peft  # noqa: PLC0415 - slow to import, and only adapters need it
 
     settings = peft.LoraConfig(
-        task_type="CAUSAL_LM",
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules
     )
     torch.manual_seed(seed)
-    with Refusals(lambda error: ConfigError(f"lora: {model} takes no such adapter: {described(error)}")):
+    with library_errors(lambda error: ConfigError(f"lora: {model} takes no such adapter: {described(error)}")):
         if isinstance(policy, peft.PeftModel):
             policy.add_adapter(name, settings)
             return policy
         return peft.get_peft_model(policy, settings, adapter_name=name)
-
-
-def quantization(dtype: str) -> BitsAndBytesConfig:
-    """Return QLoRA's quantization of the base model. Raises ``ConfigError`` without bitsandbytes."""
-    require_package("bitsandbytes", "lora.quantize", "pip install bitsandbytes, or set lora.quantize=false")
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, dtype),
-    )
 
 
 @contextmanager

@@ -1,8 +1,5 @@
-"""Metrics of an online step's games by role, for the policy's own play and its opponents', and the watch
-over them for signs of a collapse.
-"""
+"""Metrics of an online step's games by role, of the policy and its opponents, and warnings of a collapse."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +9,7 @@ from spag.algorithms.online_settings import RewardOverride
 from spag.algorithms.settings import opponent_group
 from spag.core.episodes import Episode, TrainingSample
 from spag.engines.base import FinishReason
-from spag.evaluation.collapse_warnings import collapse_warnings
+from spag.evaluation.warnings import collapse_warnings
 from spag.games.base import Game
 from spag.learning.metrics import MetricsLog, Row
 from spag.rollout.steps import POLICY, step_of_weights
@@ -56,10 +53,10 @@ def staleness(step: int, games: Sequence[Episode]) -> float:
 
 def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str, float]:
     """Return the shares of games that ``role`` won, and in which it broke a rule."""
-    outcomes = Counter(one.outcome for one in games)
+    ends = [game.outcomes[one.outcome or ""] for one in games]
     return {
-        f"{key}/win": _share(outcomes, [name for name, end in game.outcomes.items() if role in end.winners]),
-        f"{key}/illegal": _share(outcomes, [name for name, end in game.outcomes.items() if end.fault == role]),
+        f"{key}/win": fmean(role in end.winners for end in ends),
+        f"{key}/illegal": fmean(end.fault == role for end in ends),
     }
 
 
@@ -83,10 +80,6 @@ def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]
         f"{key}/no_advantage_samples": idle,
         f"{key}/no_advantage": idle / len(samples) if samples else 1.0,
     }
-
-
-def _share(outcomes: Counter[str | None], names: Sequence[str]) -> float:
-    return sum(outcomes[name] for name in names) / max(1, outcomes.total())
 
 
 class CollapseWatch:

@@ -1,9 +1,16 @@
-"""Parts of an update that depend on how processes share the model."""
+"""An update of the weights: its learning rate, and the parts that depend on how processes share the model.
+
+transformers' ``linear`` and ``cosine`` begin a warm-up at 0. Online this would waste a step's games, so there the
+warm-up begins one increment above 0. ``warmup_decay`` is DeepSpeed's WarmupDecayLR: upstream's DeepSpeed file sets it,
+so that ``--lr_scheduler_type cosine`` on its command line has no effect. Its warm-up is logarithmic, at half the peak
+after the square root of the warm-up's updates. ``warmup_decay_0.13`` is DeepSpeed's behavior before 0.15.3 (its pull
+request 6597), including upstream's 0.13.1: the scheduler is first called after the first update, which therefore has
+the peak learning rate, and every later update has the rate of the one before.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,12 +18,45 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import UpdateSettings
 from spag.core.errors import RunError
-from spag.models.loading import save_model, save_roles
-from spag.models.weights import weights_of
+
+
+def set_learning_rate(optimizer: Any, settings: UpdateSettings, update: int, total: int) -> float:
+    """Set the learning rate of ``update`` = 0, 1, ..., ``total`` - 1, and return it."""
+    warmup = min(math.ceil(settings.warmup_ratio * total), total - 1)  # a single update would learn nothing in one
+    online = isinstance(settings, OnlineSettings)
+    share = learning_rate_share(settings.lr_scheduler, update, warmup=warmup, total=total, online=online)
+    for group in optimizer.param_groups:
+        group["lr"] = settings.learning_rate * share
+    return settings.learning_rate * share
+
+
+def learning_rate_share(name: str, update: int, *, warmup: int, total: int, online: bool = False) -> float:
+    """Return the share of the peak learning rate at ``update`` = 0, 1, ..., ``total`` - 1."""
+    if name == "warmup_decay":
+        return warmup_decay(update, warmup=warmup, total=total)
+    if name == "warmup_decay_0.13":
+        return warmup_decay(update - 1, warmup=warmup, total=total) if update else 1.0
+    if update < warmup:
+        return (update + 1) / (warmup + 1) if online else update / warmup
+    done = (update - warmup) / max(1, total - warmup)
+    if name == "linear":
+        return max(0.0, 1.0 - done)
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * done))) if name == "cosine" else 1.0
+
+
+def warmup_decay(update: int, *, warmup: int, total: int) -> float:
+    """Return ln(update + 1) / ln(warmup) for update < warmup, then (total - update) / (total - warmup).
+
+    As in DeepSpeed, a warm-up has at least two updates; unlike DeepSpeed, no warm-up is possible.
+    """
+    warmup = max(warmup, 2) if warmup else 0
+    if update < warmup:
+        return math.log(update + 1) / math.log(warmup)
+    return max(0.0, (total - update) / max(1, total - warmup))
 
 
 @contextmanager
@@ -43,10 +83,7 @@ def apply_gradients(
 
 
 def _average_gradients(accelerator: Accelerator, model: nn.Module) -> None:
-    """Average all gradients over the processes; an adapter without samples in this update has gradient 0.
-
-    DDP would wait for gradients of adapters that were not used in its last micro-batch.
-    """
+    """Average gradients over the processes, 0 for unused adapters, for which DDP would wait in its last micro-batch."""
     trained = [weight for weight in accelerator.unwrap_model(model).parameters() if weight.requires_grad]
     gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
@@ -60,21 +97,3 @@ def checked_norm(norm: float | None, what: str, dtype: str) -> float | None:
     if norm is not None and not math.isfinite(norm) and dtype != "float16":
         raise RunError(f"{what}: the gradient's norm is {norm}; lower the learning rate")
     return norm
-
-
-def save_policy(
-    policy: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
-    settings: UpdateSettings,
-    roles: Sequence[str],
-    weights: dict[str, Tensor] | None = None,
-) -> None:
-    """Save a model, or the adapters of ``roles``; full weights are saved in the precision of the settings."""
-    if roles:
-        save_roles(policy, tokenizer, folder, roles)
-        return
-    if settings.save_dtype == "bfloat16" and settings.lora is None and not hasattr(policy, "peft_config"):
-        exact = weights_of(policy) if weights is None else weights.items()  # of tied weights only one
-        weights = {name: weight.detach().bfloat16() for name, weight in exact}
-    save_model(policy, tokenizer, folder, weights)

@@ -6,36 +6,49 @@ Each of several processes runs ``python -m spag.learning.worker JOB PARENT`` (st
 on Ray). The folder is removed when training ends.
 """
 
+import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import BaseModel, TypeAdapter
+from safetensors import SafetensorError
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from spag.algorithms import get
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import OfflineSettings, UpdateSettings
 from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConfig, PlannedEngine
-from spag.learning.failures import clear_failures
+from spag.core.errors import RunError, SpagError, StorageError, first_line
 from spag.learning.loop import Loop
+from spag.learning.metrics import OnProgress, TrainProgress
 from spag.learning.phase import Phase
 from spag.learning.selfplay import SelfplaySource
 from spag.learning.sources import FileSource, Source, Start
-from spag.learning.trackers import OnProgress, TrainProgress
 from spag.models.tokens import PromptStyle
 from spag.rollout.matchmaking import MixedGame
 from spag.rollout.provenance import game_record
 from spag.rollout.steps import StepPlayer
 from spag.storage.home import expanded
-from spag.storage.machine import free_objects, usable_cores
-from spag.storage.parents import exit_with_parent
+from spag.storage.machine import exit_with_parent, free_objects, usable_cores
 from spag.storage.store import file_digest
 
 PROGRESS = TypeAdapter(TrainProgress)
+_DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+_DISK_TEXTS = (
+    "no space left on device",
+    "disk quota exceeded",
+    "file write failed",
+    "failed writing file",
+    "unexpected pos",
+)
+_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 class TrainingJob(BaseModel, frozen=True):
@@ -98,12 +111,13 @@ class TrainingJob(BaseModel, frozen=True):
         """
         with clear_failures(self.output):
             self.output.mkdir(parents=True, exist_ok=True)
-            origin = str(Path(self.start_from).resolve()) if Path(self.start_from).is_dir() else self.start_from
-            games = self._mix()
+            start = expanded(self.start_from)
+            is_online = isinstance(self.settings, OnlineSettings)
+            games = [MixedGame(game, weight) for game, weight in self.phase.mix(self.game)] if is_online else []
             phase = Phase(
                 model=self.model,
                 settings=self.settings,
-                start_from=origin,
+                start_from=str(start.resolve()) if start.is_dir() else self.start_from,
                 output=self.output,
                 seed=self.seed,
                 credit_seed=self.draws,
@@ -116,12 +130,6 @@ class TrainingJob(BaseModel, frozen=True):
                 return Loop(phase, partial(self._open_source, games), progress).run()
             finally:
                 free_objects()  # wrapped models and optimisers refer to each other
-
-    def _mix(self) -> list[MixedGame]:
-        """Return the games of online steps; none offline."""
-        if isinstance(self.settings, OfflineSettings):
-            return []
-        return [MixedGame(game, weight) for game, weight in self.phase.mix(self.game)]
 
     def _identity(self, games: list[MixedGame]) -> Any:
         """Return everything that the samples depend on besides the phase's options."""
@@ -160,6 +168,43 @@ class TrainingJob(BaseModel, frozen=True):
             world_size=start.world_size,
         )
         return SelfplaySource(player, PromptStyle(self.model.prompt_style), start)
+
+
+@contextmanager
+def clear_failures(output: Path) -> Iterator[None]:
+    """Raise ``StorageError`` or ``RunError`` in place of the libraries' errors when disk or memory run out.
+
+    torch and safetensors wrap the system's errors in their own exceptions and name the cause only in the text.
+    """
+    try:
+        yield
+    except CheckpointException as error:  # not an Exception: torch's, from the first process that failed
+        cause = next((cause for cause, _ in error.failures.values()), error)
+        if isinstance(cause, KeyboardInterrupt):  # interrupted while a checkpoint was written
+            raise cause from None
+        described = _clear(cause, output) if isinstance(cause, Exception) else None
+        fix = f"remove {output / 'state'} to begin this training again"
+        raise described or RunError(
+            f"{output}: its state cannot be read or written: {type(cause).__name__}; {fix}"
+        ) from error
+    except (MemoryError, OSError, RuntimeError, SafetensorError) as error:
+        if described := _clear(error, output):
+            raise described from error
+        raise
+
+
+def _clear(error: Exception, output: Path) -> SpagError | None:
+    """Return the one-line error for a library's error, ``None`` if neither disk nor memory is the cause."""
+    text = str(error).lower()
+    known = error.errno in _DISK_ERRNOS if isinstance(error, OSError) else any(one in text for one in _DISK_TEXTS)
+    if known:
+        path = getattr(error, "filename", None) or output
+        fix = "free some space and start again, training resumes"
+        return StorageError(f"{path}: cannot be written ({first_line(error, 200)}); {fix}")
+    if isinstance(error, MemoryError) or any(one in text for one in _MEMORY_TEXTS):
+        fix = "lower micro_batch_size (offline also max_length), set gradient_checkpointing, or train a LoRA adapter"
+        return RunError(f"{output}: out of memory while training; {fix}, and start again: training resumes")
+    return None
 
 
 def run_in_group(text: str) -> None:

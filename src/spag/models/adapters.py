@@ -17,16 +17,13 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 def with_adapter(
     model: PreTrainedModel, folder: Path, *, name: str = LONE_ADAPTER, trainable: bool = False
 ) -> PreTrainedModel:
-    """Return ``model`` with the adapter in ``folder`` added as ``name``. Its weights must match its config
-    completely.
-    """
+    """Return ``model`` with the adapter in ``folder`` as ``name``. Raises ``ModelError`` unless its weights match."""
     from peft import PeftModel, get_peft_model_state_dict  # noqa: PLC0415 - slow to import, and only adapters need it
 
     file = folder / ADAPTER_WEIGHTS
     if not file.is_file():
-        raise ModelError(
-            f"{folder}: holds no {ADAPTER_WEIGHTS} (pickled weights are never loaded); save the adapter again"
-        )
+        fix = "pickled weights are never loaded; save the adapter again"
+        raise ModelError(f"{folder}: holds no {ADAPTER_WEIGHTS}; {fix}")
     adapted: Any = model
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found missing adapter keys")  # refused below
@@ -39,14 +36,12 @@ def with_adapter(
     wanted = get_peft_model_state_dict(adapted, adapter_name=name, save_embedding_layers=False).keys()
     # Embeddings may also have been trained.
     others = {f"base_model.model.{key}" for key in adapted.get_base_model().state_dict()}
-    refuse_unless_equal(str(folder), "the adapter", missing=wanted - found, unexpected=found - wanted - others)
+    refuse_unless_equal(str(folder), "the adapter", wanted - found, found - wanted - others)
     return adapted
 
 
 def use_adapter(model: PreTrainedModel, name: str) -> None:
-    """Activate the adapter ``name`` of ``model``. Trainable weights stay the same: peft would train only this
-    adapter.
-    """
+    """Activate the adapter ``name``. Trainable weights stay the same: peft would train only this adapter."""
     adapted: Any = model
     if adapted.active_adapter == name:
         return

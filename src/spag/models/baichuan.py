@@ -8,8 +8,7 @@ The differences from LLaMA:
 - queries, keys and values come from one matrix, ``W_pack``;
 - a key's distance is subtracted from its score (arXiv 2108.12409), see ``Distances``;
 - the head divides each token's vector by its length in every forward pass, in training and evaluation (arXiv
-2309.10305, section
-  2.2); the published code does so in training, and once, permanently, in evaluation.
+  2309.10305, section 2.2); the published code does so in training, and once, permanently, in evaluation.
 """
 
 import math
@@ -34,9 +33,7 @@ _FIRST_VOCABULARY = 64_000
 
 
 class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
-    """The ``config.json`` of Baichuan2-13B. Raises ``ValueError`` for its relatives of other designs, which share the
-    model type.
-    """
+    """The ``config.json`` of Baichuan2-13B. Raises ``ValueError`` for other designs of the same model type."""
 
     model_type = BAICHUAN
     base_model_tp_plan = None
@@ -51,10 +48,8 @@ class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
         if self.hidden_size == _SMALL_HIDDEN:
             raise ValueError("Baichuan models of 7B have rotary positions; only Baichuan2-13B is known here")
         if self.vocab_size == _FIRST_VOCABULARY:
-            raise ValueError(
-                "this is a Baichuan of the first generation, without the normalised head; only "
-                "Baichuan2-13B is known here"
-            )
+            fault = "this is a Baichuan of the first generation, without the normalised head"
+            raise ValueError(f"{fault}; only Baichuan2-13B is known here")
         super().__post_init__(**kwargs)
 
 
@@ -120,8 +115,7 @@ class BaichuanAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return (B, T, hidden) for ``hidden_states`` (B, T, hidden), and the attention weights if computed.
 
-        ``position_embeddings``: what ``Distances`` returns. ``attention_mask``: as transformers makes it, (B, 1, T,
-        keys).
+        ``position_embeddings``: what ``Distances`` returns. ``attention_mask``: transformers', (B, 1, T, keys).
         """
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         query, key, value = (part.view(shape).transpose(1, 2) for part in self.W_pack(hidden_states).chunk(3, dim=-1))
@@ -130,9 +124,8 @@ class BaichuanAttention(nn.Module):
             key, value = past_key_values.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         value = F.pad(value, (0, _TERMS))  # kernels want values as long as keys
-        attended, weights = attend(
-            self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **options
-        )
+        options |= {"dropout": 0.0, "scaling": self.scaling}
+        attended, weights = attend(self, query, key, value, attention_mask, **options)
         return self.o_proj(attended[..., : self.head_dim].flatten(-2)), weights
 
 
@@ -151,9 +144,8 @@ class BaichuanModel(LlamaModel):  # type: ignore[misc]
         super().__init__(config)
         for index, layer in enumerate(self.layers):
             layer.self_attn = BaichuanAttention(config, index)
-        self.rotary_emb = Distances(
-            config.num_attention_heads, (config.hidden_size // config.num_attention_heads) ** -0.5
-        )
+        heads = config.num_attention_heads
+        self.rotary_emb = Distances(heads, (config.hidden_size // heads) ** -0.5)
         self.post_init()
 
 
@@ -164,8 +156,7 @@ class NormHead(nn.Linear):
         """Return (..., V) for ``input`` (..., hidden)."""
         lengths = torch.linalg.vector_norm(self.weight, dim=-1, dtype=torch.float32).clamp(min=1e-12)
         logits: Tensor = super().forward(input)
-        normalised: Tensor = logits / lengths
-        return normalised.to(logits.dtype)
+        return logits.div(lengths).to(logits.dtype)
 
 
 class BaichuanForCausalLM(LlamaForCausalLM):  # type: ignore[misc]

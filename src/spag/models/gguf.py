@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from spag.core.errors import ModelError
 from spag.models.finding import cache_folder
 from spag.models.loading import no_progress_bars, save_model
-from spag.models.refusals import Refusals, described
+from spag.models.refusals import described, library_errors
 from spag.storage.disk import storage_errors
 from spag.storage.store import file_digest, folder_beside
 
@@ -40,14 +40,8 @@ def dequantised(source: Path) -> Path:
         return folder
     logger.info("converting %s into %s (once)", source.name, folder)
     file = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
-    with (
-        Refusals(
-            lambda error: ModelError(
-                f"{source}: transformers cannot load this GGUF file: {described(error)}; download it again"
-            )
-        ),
-        _read_once(),
-    ):
+    fault = f"{source}: transformers cannot load this GGUF file"
+    with library_errors(lambda error: ModelError(f"{fault}: {described(error)}; download it again")), _read_once():
         tokenizer = AutoTokenizer.from_pretrained(**file)
         loaded = AutoModelForCausalLM.from_pretrained(**file, dtype=torch.float32)
         config = AutoConfig.from_pretrained(**file)
@@ -57,8 +51,8 @@ def dequantised(source: Path) -> Path:
         clean.load_state_dict(loaded.state_dict())
         clean.generation_config = loaded.generation_config
     with storage_errors(folder), folder_beside(folder) as beside:
-        save_model(clean, tokenizer, beside / "model")
-        _move_unless_there(beside / "model", folder)
+        save_model(clean, tokenizer, beside)
+        _move_unless_there(beside, folder)
     return folder
 
 

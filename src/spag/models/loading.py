@@ -14,14 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
@@ -29,11 +22,10 @@ import spag.models.baichuan  # noqa: F401 - registers the model with transformer
 from spag.core.errors import ConfigError, ModelError
 from spag.models.adapters import with_adapter
 from spag.models.finding import adapter_base, check_generation_config, resolve_model
-from spag.models.own_code import check_own_code
 from spag.models.refusals import loading
 from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names
 from spag.models.speed import core_speeds
-from spag.models.weights import check_complete, check_finite, check_size, weights_of
+from spag.models.weights import check_finite, check_own_code, check_size, refuse_unless_equal, weights_of
 from spag.storage.home import expanded
 from spag.storage.machine import limit_kernel_caches
 from spag.storage.store import folder_beside, sync_files, write_json
@@ -86,7 +78,7 @@ def load_model(
     trust_remote_code: bool = False,
     trainable_adapter: bool = False,
     adapter: str = LONE_ADAPTER,
-    quantization: BitsAndBytesConfig | None = None,
+    quantization: transformers.BitsAndBytesConfig | None = None,
 ) -> PreTrainedModel:
     """Load a causal LM in evaluation mode.
 
@@ -117,27 +109,24 @@ def load_model(
             output_loading_info=True,
             **options,
         )
-        check_complete(name, info, config.model_type)
+        # ``info`` omits tied weights and those that the model's class allows to be missing
+        kinds = (info["missing_keys"], info["unexpected_keys"], info["mismatched_keys"])
+        refuse_unless_equal(name, f"a {config.model_type}", *kinds)
         if not is_deepspeed_zero3_enabled():  # shards cannot compute yet; the model was probed whole before
             check_own_code(name, model)
         if quantization:
             model = _freeze_quantized(model)
-    if adapted is not None:
-        with loading(name, source):
-            model = with_adapter(model, Path(source), name=adapter, trainable=trainable_adapter)
     with loading(name, source):
+        if adapted is not None:
+            model = with_adapter(model, Path(source), name=adapter, trainable=trainable_adapter)
         model = model if quantization else model.to(device)
-    check_finite(
-        name,
-        weights_of(model),
-        "it was broken while it was trained or saved; take an earlier checkpoint or download it again",
-    )
+    fix = "it was broken while it was trained or saved; take an earlier checkpoint or download it again"
+    check_finite(name, weights_of(model), fix)
     return model.eval()
 
 
 def load_adapters(adapters: Mapping[str, str], *, trainable: bool = False, **options: Any) -> PreTrainedModel:
-    """Load a base model once with several adapters, folders by name; the first is active until ``use_adapter`` changes
-    it.
+    """Load a base model once with several adapters, folders by name; the first is active until ``use_adapter``.
 
     ``options`` and errors are those of ``load_model``; adapters of different base models also raise ``ModelError``.
     """
@@ -187,9 +176,7 @@ def checked_device(device: str | None) -> str:
     try:
         wanted = torch.device(device)
     except RuntimeError as error:
-        raise ConfigError(
-            f"model.device={device}: no such device; set it to cpu, cuda or cuda:N, or leave it out"
-        ) from error
+        raise ConfigError(f"model.device={device}: no such device; set cpu, cuda or cuda:N, or leave it out") from error
     if wanted.type == "cpu":
         return device
     found = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
@@ -239,7 +226,6 @@ def _replaced(folder: Path) -> Iterator[Path]:
     """Make a folder that replaces ``folder`` when the block succeeds."""
     with folder_beside(folder) as beside:
         yield beside
-        beside.chmod(0o755)
         sync_files(beside)
         if folder.exists():
             shutil.rmtree(folder)

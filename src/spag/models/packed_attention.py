@@ -3,23 +3,33 @@
 Each span of the row is one call of torch's scaled dot product attention: its queries against its ancestors' keys and
 its own. Unlike one masked call for the whole row, this computes little or nothing for tokens that do not see each
 other. It works on every device, for models that pass ``packed_row`` to their attention function, as transformers'
-models do. In half precision on a GPU, one call attends for the whole row (``chain_attention.py``).
+models do.
+
+In half precision on a GPU, one flash attention call covers the row. A chain is a stretch of the row without a fork
+(``Packing.chains``). Its keys are those of its ancestors, then its own, so the kernel needs no mask: each query sees
+the chain's keys up to its own. The keys of a prefix are gathered once for each chain that continues it.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
-from spag.models.chain_attention import Chains, attend_by_chain, chains_on, supports_chains
 from spag.models.packing import Packing, Span
+
+varlen_attn: Any = None
+if TorchVersion(torch.__version__) >= "2.13":  # what was measured; its first versions had no grouped heads
+    from torch.nn.attention.varlen import varlen_attn
 
 ATTENTION = "spag_packed"
 UNSUPPORTED = (TypeError, ValueError, AttributeError, IndexError, RuntimeError)
@@ -28,6 +38,7 @@ IN_FLOAT32 = ("cpu",)
 """Devices on which packed rows attend in float32: for spans as short as ours, bfloat16 kernels take three times as long
 to compute the gradient.
 """
+_LARGEST_HEAD = 256  # of flash attention's kernels
 
 
 def window_of(text: PreTrainedConfig, kinds: Set[str]) -> Any:
@@ -38,9 +49,7 @@ def window_of(text: PreTrainedConfig, kinds: Set[str]) -> Any:
 
 
 def attends_to_all(config: PreTrainedConfig, longest: int) -> bool:
-    """Whether no attention window is shorter than ``longest`` tokens, so that every layer attends to all previous ones,
-    as in packed rows.
-    """
+    """Whether every layer attends to all previous tokens of ``longest``, as in packed rows: no window is shorter."""
     text = config.get_text_config(decoder=True)
     kinds = set(getattr(text, "layer_types", None) or ())
     window = window_of(text, kinds)
@@ -96,6 +105,73 @@ def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
 
 
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """``keys``: for each chain, the indices in the row of its ancestors and of its own tokens, (K,) int64.
+    ``query_ends`` and ``key_ends``: 0, then where each chain's queries and keys end, (N + 1,) int32. ``longest``: the
+    most queries and the most keys of a chain.
+    """
+
+    keys: Tensor
+    query_ends: Tensor
+    key_ends: Tensor
+    longest: tuple[int, int]
+
+
+def chains_on(packing: Packing, device: torch.device) -> Chains:
+    """Return the chains of ``packing`` on ``device``."""
+    spans = list(packing.chains())
+    stretches = [[*span.context, (span.start, span.stop)] for span in spans]
+    sizes = [sum(stop - start for start, stop in one) for one in stretches]
+    keys = torch.cat([torch.arange(start, stop) for one in stretches for start, stop in one])
+    longest = max(span.stop - span.start for span in spans), max(sizes)
+    ends = ([0, *(span.stop for span in spans)], [0, *accumulate(sizes)])
+    query_ends, key_ends = (torch.tensor(one, dtype=torch.int32, device=device) for one in ends)
+    return Chains(keys.to(device), query_ends, key_ends, longest)
+
+
+def supports_chains(device: torch.device, dtype: torch.dtype, query: Tensor, value: Tensor) -> bool:
+    """Whether flash attention takes ``query`` (..., head_dim) and ``value`` (..., value_dim) in ``dtype``."""
+    if varlen_attn is None or device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    width = query.shape[-1]
+    return dtype in (torch.bfloat16, torch.float16) and width == value.shape[-1] <= _LARGEST_HEAD and width % 8 == 0
+
+
+def attend_by_chain(
+    chains: Chains, query: Tensor, key: Tensor, value: Tensor, *, scaling: float | None = None, **_: Any
+) -> Tensor:
+    """Return (1, T, heads, head_dim) for ``query`` (1, heads, T, head_dim), ``key`` and ``value`` (1, kv_heads, T,
+    head_dim).
+    """
+    queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
+    own_keys, own_values = (
+        _Gather.apply(states, chains.keys)  # type: ignore[no-untyped-call]
+        for states in (keys, values)
+    )
+    ends = chains.query_ends, chains.key_ends, *chains.longest
+    causal = (-1, 0)  # aligned with the last key, where a chain has more keys than queries
+    options = {"scale": scaling, "window_size": causal, "enable_gqa": True}
+    found: Tensor = varlen_attn(queries.contiguous(), own_keys, own_values, *ends, **options)
+    return found[None]
+
+
+class _Gather(torch.autograd.Function):
+    """``states[index]`` whose gradient is added up in float32: that of a prefix comes from all its chains."""
+
+    @staticmethod
+    def forward(context: Any, states: Tensor, index: Tensor) -> Tensor:
+        context.save_for_backward(index)
+        context.shape, context.dtype = states.shape, states.dtype
+        return states.index_select(0, index)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (index,) = context.saved_tensors
+        total = torch.zeros(context.shape, dtype=torch.float32, device=gradient.device)
+        return total.index_add_(0, index, gradient.float()).to(context.dtype), None
+
+
 class PackedRow:
     """How the tokens of a packed row attend on ``device``; each form is made when it is first used."""
 
@@ -111,9 +187,7 @@ class PackedRow:
         """Return the spans with additive masks of ``dtype``, the fastest for the kernels."""
         if dtype not in self._spans:
             spans = self.packing.spans(on_gpu=self.device.type != "cpu")
-            self._spans[dtype] = [
-                Span(span.start, span.stop, span.context, self._added(span.mask, dtype)) for span in spans
-            ]
+            self._spans[dtype] = [replace(span, mask=self._added(span.mask, dtype)) for span in spans]
         return self._spans[dtype]
 
     def _added(self, mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -126,24 +200,16 @@ class PackedRow:
 def _attend_by_span(
     module: nn.Module, spans: Sequence[Span], query: Tensor, key: Tensor, value: Tensor, **options: Any
 ) -> Tensor:
-    # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there would be one for each pair of
-    # spans.
+    # Split, not sliced: the gradient of a slice is a tensor as long as the row, one for each pair of spans.
     sizes, starts = [span.stop - span.start for span in spans], [span.start for span in spans]
     queries, keys, values = (states.split_with_sizes(sizes, dim=2) for states in (query, key, value))
     parts = []
     for index, span in enumerate(spans):
-        seen = [*_ancestors(span, starts), index]
+        context = [range(bisect_left(starts, first), bisect_left(starts, last)) for first, last in span.context]
+        seen = [*chain.from_iterable(context), index]  # each stretch of the context is one or more whole spans
         own_keys, own_values = (_gathered(pieces, seen) for pieces in (keys, values))
         parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
     return torch.cat(parts, dim=1)
-
-
-def _ancestors(span: Span, starts: list[int]) -> Iterator[int]:
-    """Yield the indices of the spans (they begin at ``starts``) in the context of ``span``: each stretch is one or more
-    whole spans.
-    """
-    for first, last in span.context:
-        yield from range(bisect_left(starts, first), bisect_left(starts, last))
 
 
 def _causal_mask(queries: int, keys: int, device: torch.device) -> Tensor | None:

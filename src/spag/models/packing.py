@@ -11,6 +11,7 @@ and recomputes every prefix.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -28,9 +29,8 @@ On a GPU, where starting a kernel costs as much as many scores, adjacent subtree
 class Span:
     """A stretch of the row whose queries are computed together.
 
-    They attend to all of the stretches ``context`` (their common ancestors), and to themselves according to ``mask``.
-    ``mask`` (stop - start, context + stop - start) is True where a query may attend; ``None`` means causal, without
-    context.
+    They attend to all of the stretches ``context`` (their common ancestors), and to themselves according to ``mask``:
+    (stop - start, context + stop - start), True where a query may attend; ``None`` means causal, without context.
     """
 
     start: int
@@ -43,8 +43,7 @@ class Span:
 class Packing:
     """A packed row of T tokens.
 
-    ``input_ids`` and ``position_ids`` (T,) int64. ``rows``: for each sequence, the index in the row of each token, (L,)
-    int64.
+    ``input_ids`` and ``position_ids`` (T,) int64. ``rows``: each sequence's tokens as indices in the row, (L,) int64.
     """
 
     input_ids: Tensor
@@ -86,32 +85,24 @@ class _Branch:
 def pack(sequences: Sequence[Sequence[int]]) -> Packing:
     """Lay out ``sequences``, each of at least one token, as one row.
 
-    Sequences with a common prefix should be adjacent: only prefixes shared with the previous sequence are computed
-    once.
+    Those with a common prefix should be adjacent: only prefixes shared with the previous sequence are computed once.
     """
     tokens: list[int] = []
     depths: list[int] = []
     rows: list[Tensor] = []
     path: list[int] = []  # index in the row of each token of the previous sequence
-    before: Sequence[int] = ()
-    for sequence in sequences:
+    for before, sequence in pairwise([(), *sequences]):
         kept = shared_length(before, sequence)
         path = path[:kept] + list(range(len(tokens), len(tokens) + len(sequence) - kept))
         tokens.extend(sequence[kept:])
         depths.extend(range(kept, len(sequence)))
         rows.append(torch.tensor(path))
-        before = sequence
     return Packing(torch.tensor(tokens), torch.tensor(depths), rows)
 
 
 def packed_length(sequences: Sequence[Sequence[int]]) -> int:
     """Return how many tokens ``pack`` would lay out."""
-    before: Sequence[int] = ()
-    total = 0
-    for sequence in sequences:
-        total += len(sequence) - shared_length(before, sequence)
-        before = sequence
-    return total
+    return sum(len(sequence) - shared_length(before, sequence) for before, sequence in pairwise([(), *sequences]))
 
 
 def _ends(depths: Sequence[int]) -> list[int]:
@@ -126,19 +117,16 @@ def _ends(depths: Sequence[int]) -> list[int]:
 
 
 def _branches(depths: Sequence[int], ends: Sequence[int]) -> list[_Branch]:
-    """Return the roots of the tree of branches. A branch ends at a fork, so all its children continue its last
-    token.
-    """
-    forks = set()
+    """Return the roots of the tree of branches. A branch ends at a fork: all its children continue its last token."""
+    starts = {0}
     path: list[int] = []
     for index, depth in enumerate(depths):
-        if 0 < depth < len(path):
-            forks.add(path[depth - 1])
+        if depth < len(path):  # no child of the token before it, but of a fork, or a root
+            starts |= {index, *({path[depth - 1] + 1} if depth else ())}
         path[depth:] = [index]
-    starts = [at for at in range(len(depths)) if at == 0 or at - 1 in forks or depths[at] != depths[at - 1] + 1]
     roots: list[_Branch] = []
     stack: list[_Branch] = []
-    for start, stop in zip(starts, [*starts[1:], len(depths)], strict=True):
+    for start, stop in pairwise([*sorted(starts), len(depths)]):
         while stack and stack[-1].end <= start:
             stack.pop()
         branch = _Branch(start, stop, ends[start])

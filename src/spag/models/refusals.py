@@ -1,25 +1,25 @@
-"""Translates the errors of transformers, tokenizers, safetensors, peft, jinja2 and torch about a model's files into one
-line each.
+"""Translates errors of transformers, tokenizers, safetensors, peft, jinja2 and torch about a model into one line each.
 
 The libraries rarely validate their files, so a wrong one can cause any of the errors below. Imports no torch.
 """
 
 import re
 import struct
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, StrictDataclassError  # type: ignore[attr-defined]
 from jinja2 import TemplateError
 from safetensors import SafetensorError
 
-from spag.core.errors import ModelError, SpagError
-from spag.models.finding import BAICHUAN, model_type
-from spag.models.hub import check_reachable
+from spag.core.errors import ModelError, SpagError, first_line
+from spag.models.finding import ADAPTER_CONFIG, BAICHUAN, CONFIG, model_type
 
-LIBRARY_ERRORS = (
+_LIBRARY_ERRORS = (
     ArithmeticError,  # transformers, for sizes of 0; jinja2, from computations of a template
     AssertionError,  # peft's and torch's checks of arguments
     AttributeError,
@@ -39,40 +39,56 @@ LIBRARY_ERRORS = (
     struct.error,  # gguf, for a truncated file
 )
 _OWN_CODE = ("transformers_modules.", "transformers.dynamic_module_utils")
+_UNREACHABLE = "cannot be loaded (neither a local folder nor a hub model that can be reached)"
+_TRIES, _PAUSE_S = 2, 1.0
 
 
-class Refusals(AbstractContextManager[None]):
-    """Raises ``explain(error)`` in place of a library's error in the block; ``also`` lists further error classes.
+@contextmanager
+def library_errors(
+    explain: Callable[[BaseException], SpagError], also: tuple[type[BaseException], ...] = ()
+) -> Iterator[None]:
+    """Raise ``explain(error)`` in place of a library's error in the block; ``also`` lists further error classes.
 
-    A ``SpagError`` passes through, as do all other errors.
-    """
-
-    def __init__(
-        self, explain: Callable[[BaseException], SpagError], also: tuple[type[BaseException], ...] = ()
-    ) -> None:
-        self._explain, self._also = explain, also
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None and (_is_refusal(error) or isinstance(error, self._also)):
-            raise self._explain(error) from error
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Whether the error comes from a library. tokenizers raises plain ``Exception``, and Rust panics are
+    A ``SpagError`` passes through, as do all other errors. tokenizers raises plain ``Exception``, and Rust panics are
     ``BaseException``.
     """
-    return isinstance(error, LIBRARY_ERRORS) or type(error) is Exception or type(error).__module__ == "pyo3_runtime"
+    try:
+        yield
+    except BaseException as error:
+        is_plain = type(error) is Exception or type(error).__module__ == "pyo3_runtime"
+        if is_plain or isinstance(error, (*_LIBRARY_ERRORS, *also)):
+            raise explain(error) from error
+        raise
 
 
-def loading(name: str, source: str, *, trust_remote_code: bool = False) -> Refusals:
-    """Translate errors while ``name`` is read from ``source``, a folder or a hub id, into ``ModelError``. Raises it at
-    once if the hub is needed and cannot be reached.
+def check_reachable(name: str) -> None:
+    """Raise ``ModelError`` if ``name`` is not cached and the hub gives no answer. Loading reports all other errors.
+
+    The hub's client asks for an uncached model six times, which takes 23 s where connections fail at once, and minutes
+    where a firewall drops them. It has no setting for that, so we ask first, twice. Its retries of everything else
+    stay: of answers that report an overloaded hub, and of downloads.
     """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            if not any(isinstance(try_to_load_from_cache(name, file), str) for file in (CONFIG, ADAPTER_CONFIG)):
+                get_hf_file_metadata(hf_hub_url(name, CONFIG))
+            return
+        except HfHubHTTPError:
+            return  # an answer
+        except HTTPError as error:  # of httpx or httpx2
+            if not tries_left:
+                fix = "correct the name, connect to the network, or name a local folder"
+                raise ModelError(f"{name}: {_UNREACHABLE}: {first_line(error)}; {fix}") from error
+            time.sleep(_PAUSE_S)
+        except (OSError, ValueError):  # the hub's client is set offline; a name that no model can have
+            return
+
+
+def loading(name: str, source: str, *, trust_remote_code: bool = False) -> AbstractContextManager[None]:
+    """Raise ``ModelError`` for errors while ``name`` is read from ``source``: a folder, or a hub id in reach."""
     if not Path(source).exists():
         check_reachable(source)
-    return Refusals(lambda error: ModelError(_load_failure(name, source, error, trust_remote_code)))
+    return library_errors(lambda error: ModelError(_load_failure(name, source, error, trust_remote_code)))
 
 
 def described(error: BaseException, longest: int = 300) -> str:
@@ -85,10 +101,7 @@ def _load_failure(name: str, source: str, error: BaseException, trust_remote_cod
     """Return why ``name``, read from ``source``, cannot be loaded, and the fix."""
     text, conversion = str(error), _conversion(name, source)
     if "trust_remote_code" in text:
-        return (
-            f"{name}: this model brings its own code; "
-            f"{conversion or 'review it, then set model.trust_remote_code=true'}"
-        )
+        return f"{name}: the model has its own code; {conversion or 'review it, then set model.trust_remote_code=true'}"
     if isinstance(error, OSError) and "safetensors" in text and not [*Path(source).glob("*.safetensors")]:
         fix = conversion or "convert it first or choose a revision that has them"
         return f"{name}: no safetensors weights found (pickled weights are never loaded); {fix}"
@@ -103,14 +116,12 @@ def _load_failure(name: str, source: str, error: BaseException, trust_remote_cod
 def _broken(source: str, error: BaseException) -> str:
     text = str(error)
     if not Path(source).exists():
-        return f"cannot be loaded (neither a local folder nor a hub model that can be reached): {described(error)}"
+        return f"{_UNREACHABLE}: {described(error)}"
     if isinstance(error, SafetensorError):
         return f"a weights file is cut short or no safetensors file ({described(error)}); download it again"
     if isinstance(error, MemoryError) or "out of memory" in text.lower() or "allocate memory" in text:
-        return (
-            f"not enough memory to load it ({described(error, 120)}); take a smaller model, "
-            "another dtype or another device"
-        )
+        fix = "take a smaller model, another dtype or another device"
+        return f"not enough memory to load it ({described(error, 120)}); {fix}"
     # The messages of these say little.
     terse = isinstance(error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError)
     return f"cannot be loaded: {f'a file of it is broken: {type(error).__name__}: ' if terse else ''}{described(error)}"
@@ -118,11 +129,8 @@ def _broken(source: str, error: BaseException) -> str:
 
 def _in_own_code(error: BaseException) -> bool:
     """Whether ``error`` comes from the model's own code."""
-    trace, modules = error.__traceback__, []
-    while trace is not None:
-        modules.append(str(trace.tb_frame.f_globals.get("__name__")))
-        trace = trace.tb_next
-    return any(module.startswith(_OWN_CODE) for module in modules)
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__")).startswith(_OWN_CODE) for frame, _ in frames)
 
 
 def _conversion(name: str, source: str) -> str | None:
@@ -132,10 +140,7 @@ def _conversion(name: str, source: str) -> str | None:
     return "download the folder, convert it once with spag import model FOLDER --output NEW, and set model.name=NEW"
 
 
-def template(name: str) -> Refusals:
+def template(name: str) -> AbstractContextManager[None]:
     """Translate errors from the chat template of tokenizer ``name`` into ``ModelError``."""
-    return Refusals(
-        lambda error: ModelError(
-            f"{name}: its chat template fails ({described(error, 200)}); fix it, or use prompt_style plain"
-        )
-    )
+    fix = "fix it, or use prompt_style plain"
+    return library_errors(lambda error: ModelError(f"{name}: its chat template fails ({described(error, 200)}); {fix}"))

@@ -8,6 +8,7 @@ Each folder holds a LoRA adapter and its tokenizer: a separate model, for peft a
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from spag.core.errors import ConfigError, DataError, ModelError
@@ -31,32 +32,32 @@ def adapter_names(roles: Iterable[str]) -> dict[str, str]:
     names = {role: adapter_name(role) for role in roles}
     owners = {name: role for role, name in names.items()}
     if shared := next(((role, owners[name]) for role, name in names.items() if owners[name] != role), None):
-        raise ConfigError(
-            f"lora.per_role: {shared[0]} and {shared[1]} would have adapters of one name; train them apart"
-        )
+        raise ConfigError(f"lora.per_role: {' and '.join(shared)} would have adapters of one name; train them apart")
     return names
 
 
+def read_description(file: Path, kind: type[Value], fix: str) -> Value:
+    """Return a JSON file of a model as a ``kind``. Raises ``ModelError`` with ``fix``."""
+    try:
+        return read_json(file, kind)
+    except DataError as error:
+        raise ModelError(f"{error}; {fix}") from error
+
+
 def read_roles(name: str) -> dict[str, str] | None:
-    """Return the adapter folders of the model ``name`` by role; ``None`` for a model without roles. Raises
-    ``ModelError``.
-    """
+    """Return the adapter folders of ``name`` by role; ``None`` for a model without roles. Raises ``ModelError``."""
     folder = expanded(name)
     file = folder / ROLES
     if not file.is_file():
         return None
-    try:
-        described = read_json(file, dict[str, str])
-    except DataError as error:
-        raise ModelError(f"{error}; restore the file: it names the folder of each role's adapter") from error
+    described = read_description(file, dict[str, str], "restore the file: it names the folder of each role's adapter")
     if not described or any(path != adapter_name(role) for role, path in described.items()):
         raise ModelError(f"{file}: names other folders than those of its roles; restore the file, or train again")
     return {role: str(folder / path) for role, path in described.items()}
 
 
 def model_of_role(name: str, game: str, role: str) -> str:
-    """Return the model that plays ``role`` of ``game`` for the model ``name``: its adapter for that role, else ``name``
-    itself.
+    """Return the model that plays ``role`` of ``game``: the adapter for it, or ``name`` itself if it has no roles.
 
     Raises ``ModelError`` for a model with adapters only for other roles.
     """

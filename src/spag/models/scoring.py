@@ -28,11 +28,9 @@ def completion_logprobs(
     completions: Sequence[Sequence[str]],
     style: PromptStyle = PromptStyle.PLAIN,
 ) -> list[list[float]]:
-    """Return the log-probabilities of each prompt's completions, at temperature 1: the sum over a completion's tokens
-    and the end token.
+    """Return each prompt's completions' log-probabilities, at temperature 1: sums over their tokens and the end token.
 
-    Shared prefixes go through the model once (``packing.py``); a model that cannot attend to packed rows
-    gets one prompt and reply at a time.
+    Shared prefixes are computed once (``packing.py``), unless the model cannot attend to packed rows.
     """
     end = end_token_id(tokenizer, style)
 
@@ -40,11 +38,8 @@ def completion_logprobs(
     def reply_ids(text: str) -> list[int]:
         return [*tokenizer(text, add_special_tokens=False).input_ids, end]
 
-    asked = [
-        ([*prompt, *reply_ids(text)], len(prompt))
-        for prompt, texts in zip(prompts, completions, strict=True)
-        for text in texts
-    ]
+    pairs = [(prompt, text) for prompt, texts in zip(prompts, completions, strict=True) for text in texts]
+    asked = [([*prompt, *reply_ids(text)], len(prompt)) for prompt, text in pairs]
     order = sorted(range(len(asked)), key=lambda at: asked[at][0])
     with torch.inference_mode():
         scored = dict(zip(order, _logprobs(model, [asked[at] for at in order]), strict=True))

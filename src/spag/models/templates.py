@@ -67,9 +67,7 @@ def _charge(amount: int) -> None:
 
 
 def _weigh(value: Any) -> int:
-    """Charge the characters of a value's text, or the work on it, and return the amount; repeated list items count each
-    time.
-    """
+    """Charge the characters of a value's text, or the work on it, and return the amount. Repeated items count anew."""
     if isinstance(value, str):
         _charge(len(value) + 8)
         return len(value) + 8

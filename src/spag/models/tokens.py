@@ -10,7 +10,8 @@ from spag.models.refusals import template
 from spag.models.templates import render
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedTokenizerBase
+    from transformers import GenerationConfig
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 
 class PromptStyle(StrEnum):
@@ -60,42 +61,33 @@ def as_reply(text: str, style: PromptStyle) -> str:
     return text + END_OF_ANSWER if style is PromptStyle.TAGGED else text
 
 
-def encode_prompt(
-    tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle, *, thinking: bool = False
-) -> list[int]:
+def _ids(tokenizer: "Tokenizer", text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def encode_prompt(tokenizer: "Tokenizer", prompt: str, style: PromptStyle, *, thinking: bool = False) -> list[int]:
     """Return the token ids that a reply to ``prompt`` continues. ``thinking``: the reply may begin with a thought."""
     if not style.has_template:
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         text = prompt if style is PromptStyle.PLAIN else tagged_text(prompt, thinking=thinking)
-        return [*bos, *tokenizer.encode(text, add_special_tokens=False)]
-    text = prompt
+        return [*bos, *_ids(tokenizer, text)]
     if style is PromptStyle.CHAT:
-        text = chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True, thinking=thinking)
-    return list(tokenizer.encode(text, add_special_tokens=False))
+        prompt = chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True, thinking=thinking)
+    return _ids(tokenizer, prompt)
 
 
 def encode_follow_up(
-    tokenizer: "PreTrainedTokenizerBase",
-    reply: Sequence[int],
-    text: str,
-    style: PromptStyle,
-    *,
-    thinking: bool = False,
+    tokenizer: "Tokenizer", reply: Sequence[int], text: str, style: PromptStyle, *, thinking: bool = False
 ) -> list[int]:
-    """Return the tokens between ``reply`` and the next one when ``text`` is said to the model: in chat style, its next
-    user message.
-    """
+    """Return the tokens between ``reply`` and the next one when ``text`` is the model's next user message."""
     if not style.has_template:
         turn = f"\n\nUser: {text}\n\nAssistant: {OPEN if thinking else ANSWER}"
-        return list(tokenizer.encode(turn if style is PromptStyle.TAGGED else f"\n{text}", add_special_tokens=False))
+        return _ids(tokenizer, turn if style is PromptStyle.TAGGED else f"\n{text}")
     mark = "END-OF-REPLY"
-    messages = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": mark},
-        {"role": "user", "content": text},
-    ]
+    said = (("user", "a"), ("assistant", mark), ("user", text))
+    messages = [{"role": role, "content": content} for role, content in said]
     between = chat_text(tokenizer, messages, reply_follows=True, thinking=thinking).partition(mark)[2]
-    ids = list(tokenizer.encode(between, add_special_tokens=False))
+    ids = _ids(tokenizer, between)
     end = end_token_id(tokenizer, style)
     ended = bool(reply) and reply[-1] == end and end in ids[:2]  # some templates write a space before it
     return ids[ids.index(end) + 1 :] if ended else ids
@@ -109,7 +101,7 @@ BROKEN = "\ufffd"
 """What a decoder writes for bytes that are no character."""
 
 
-def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> str:
+def decode_reply(tokenizer: "Tokenizer", prompt: Sequence[int], reply: Sequence[int]) -> str:
     """Return the text of ``reply`` as decoded after ``prompt``: alone, a LLaMA tokenizer drops its leading space."""
     context = list(prompt[-_CONTEXT:])
     before = str(tokenizer.decode(context, skip_special_tokens=True))
@@ -119,7 +111,7 @@ def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], re
     return str(tokenizer.decode(list(reply), skip_special_tokens=True))
 
 
-def token_texts(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> list[str]:
+def token_texts(tokenizer: "Tokenizer", prompt: Sequence[int], reply: Sequence[int]) -> list[str]:
     """Return what each token adds to the text of ``reply``.
 
     A token that ends within a character adds nothing: the text comes with the token that completes the character.
@@ -135,68 +127,53 @@ def token_texts(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], rep
     return texts
 
 
-def opens_thought(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int]) -> bool:
+def opens_thought(tokenizer: "Tokenizer", prompt: Sequence[int]) -> bool:
     """Tell whether a prompt ends with the mark that opens a thought."""
     return str(tokenizer.decode(list(prompt[-2 * _CONTEXT :]), skip_special_tokens=False)).rstrip().endswith(OPEN)
 
 
-def opening_of(
-    tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], style: PromptStyle, *, thinking: bool
-) -> str:
+def opening_of(tokenizer: "Tokenizer", prompt: Sequence[int], style: PromptStyle, *, thinking: bool) -> str:
     """Return the mark after which a reply begins, empty if there is none."""
     if style is PromptStyle.TAGGED:
         return OPEN if thinking else ANSWER
     return OPEN if thinking and opens_thought(tokenizer, prompt) else ""
 
 
-def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
-    """Return the token that ends a reply: EOS, or in chat style the special token that the template adds after an
-    assistant message.
-    """
+def end_token_id(tokenizer: "Tokenizer", style: PromptStyle) -> int:
+    """Return the token that ends a reply: EOS, or the special token that a chat template adds after the assistant's."""
     if style.has_template:
         question, mark = "QUESTION", "END-OF-REPLY"
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": mark}]
         before, found, suffix = chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)
         if question not in before or not found:
-            raise ModelError(
-                f"{tokenizer.name_or_path}: its chat template leaves messages out; fix it, or use prompt_style plain"
-            )
-        ids = tokenizer.encode(suffix, add_special_tokens=False)
+            fix = "fix it, or use prompt_style plain"
+            raise ModelError(f"{tokenizer.name_or_path}: its chat template leaves messages out; {fix}")
+        ids = _ids(tokenizer, suffix)
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         if ids and ids[0] in special:
-            return int(ids[0])
+            return ids[0]
     if tokenizer.eos_token_id is None:
-        raise ModelError(
-            f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token, so replies could never end"
-        )
+        raise ModelError(f"{tokenizer.name_or_path}: has no end-of-sequence token, so replies could never end")
     return int(tokenizer.eos_token_id)
 
 
-def stop_token_ids(
-    generation: "GenerationConfig | None", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle
-) -> frozenset[int]:
-    """Return every token that ends generation: the reply's end token, EOS, and those in the generation config, if
-    any.
-    """
+def stop_token_ids(generation: "GenerationConfig | None", tokenizer: "Tokenizer", style: PromptStyle) -> frozenset[int]:
+    """Return every token that ends generation: the reply's end token, EOS, and those in the generation config."""
     configured = getattr(generation, "eos_token_id", None)
     extra = configured if isinstance(configured, list) else [configured]
     return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
 
 
-def token_count(tokenizer: "PreTrainedTokenizerBase") -> int:
+def token_count(tokenizer: "Tokenizer") -> int:
     """Return the tokenizer's largest token id plus one. Many models have more logits, as padding."""
     return 1 + max(map(int, tokenizer.get_vocab().values()))
 
 
-def check_ids(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], size: int) -> None:
-    """Raise ``ModelError`` if one of ``ids`` is not among the model's ``size`` tokens: on a GPU, looking it up would
-    crash the process.
-    """
-    highest = max(ids, default=0)
-    if not 0 <= highest < size:
-        raise ModelError(
-            f"{tokenizer.name_or_path}: token {highest} is beyond the model's {size}; the tokenizer is another model's"
-        )
+def check_ids(tokenizer: "Tokenizer", ids: Iterable[int], size: int) -> None:
+    """Raise ``ModelError`` if one of ``ids`` is beyond the model's ``size`` tokens: a GPU would crash the process."""
+    if (highest := max(ids, default=0)) >= size:
+        fault = f"token {highest} is beyond the model's {size}"
+        raise ModelError(f"{tokenizer.name_or_path}: {fault}; the tokenizer is another model's")
 
 
 def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
@@ -208,15 +185,9 @@ def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def chat_text(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: list[dict[str, str]],
-    *,
-    reply_follows: bool,
-    thinking: bool = False,
+    tokenizer: "Tokenizer", messages: list[dict[str, str]], *, reply_follows: bool, thinking: bool = False
 ) -> str:
-    """Return a conversation rendered by the model's chat template. Raises ``ModelError`` if there is none, or it
-    fails.
-    """
+    """Return a conversation in the model's chat template. Raises ``ModelError`` if that is missing or fails."""
     if tokenizer.chat_template is None:
         raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
     with template(str(tokenizer.name_or_path)):

@@ -1,14 +1,14 @@
-"""Checks of weights before play or training: complete, with the config's shapes, and finite."""
+"""Checks of weights before play or training: complete, of the config's shapes, finite, the same after evaluation."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from spag.core.errors import ModelError
 
@@ -35,10 +35,8 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
     if wanted is None or wanted > 2 * numbers + 1:  # doubled: a head may be tied in the file but not in the model
         what = f"{layers} layers" if wanted is None else f"{wanted:,} parameters"
         held = f"{tensors} tensors of {numbers:,} numbers"
-        raise ModelError(
-            f"{name}: config.json asks for {what}, its weights are {held}, no {config.model_type} "
-            "like that; restore the file"
-        )
+        fault = f"config.json asks for {what}, its weights are {held}, no {config.model_type} like that"
+        raise ModelError(f"{name}: {fault}; restore the file")
 
 
 def _parameters(config: PreTrainedConfig) -> int:
@@ -46,29 +44,16 @@ def _parameters(config: PreTrainedConfig) -> int:
         return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
 
 
-def check_complete(name: str, info: Mapping[str, Any], kind: str) -> None:
-    """Raise ``ModelError`` unless the weights are exactly those of the config, of model type ``kind``.
-
-    ``info`` is transformers' ``output_loading_info``, which omits tied weights and those that the model's class allows
-    to be missing.
-    """
-    mismatched = [f"{key} {tuple(found)} for {tuple(wanted)}" for key, found, wanted in info["mismatched_keys"]]
-    refuse_unless_equal(
-        name, f"a {kind}", missing=info["missing_keys"], unexpected=info["unexpected_keys"], mismatched=mismatched
-    )
-
-
 def refuse_unless_equal(
-    name: str, kind: str, *, missing: Iterable[str], unexpected: Iterable[str], mismatched: Iterable[str] = ()
+    name: str, kind: str, missing: Iterable[str], unexpected: Iterable[str], mismatched: Iterable[tuple[Any, ...]] = ()
 ) -> None:
-    """Raise ``ModelError`` if one of the lists of names is not empty."""
-    groups = {"missing": sorted(missing), "unexpected": sorted(unexpected), "of another shape": sorted(mismatched)}
+    """Raise ``ModelError`` if a list of weights is not empty. ``mismatched``: name, shape found, shape wanted."""
+    shapes = [f"{key} {tuple(found)} for {tuple(wanted)}" for key, found, wanted in mismatched]
+    groups = {"missing": sorted(missing), "unexpected": sorted(unexpected), "of another shape": sorted(shapes)}
     wrong = [f"{len(keys)} {what} ({keys[0]}{', ...' if keys[1:] else ''})" for what, keys in groups.items() if keys]
     if wrong:
-        raise ModelError(
-            f"{name}: its weights are not those of {kind} as its config says: {', '.join(wrong)}; "
-            "restore config or weights"
-        )
+        fault = f"its weights are not those of {kind} as its config says: {', '.join(wrong)}"
+        raise ModelError(f"{name}: {fault}; restore config or weights")
 
 
 def check_finite(name: str, tensors: Iterable[tuple[str, Tensor]], fix: str) -> None:
@@ -87,6 +72,27 @@ def weights_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _is_finite(tensor: Tensor) -> bool:
     """Whether all numbers are finite. If one is not, neither is the sum, which is fast; only then is each checked."""
-    if not tensor.is_floating_point() or bool(tensor.sum(dtype=torch.float32).isfinite()):
-        return True
-    return bool(tensor.isfinite().all())
+    sum_is_finite = not tensor.is_floating_point() or bool(tensor.sum(dtype=torch.float32).isfinite())
+    return sum_is_finite or bool(tensor.isfinite().all())
+
+
+def check_own_code(name: str, model: PreTrainedModel) -> None:
+    """Run ``model`` once in evaluation mode if it has its own code. Raises ``ModelError`` if that changes its weights.
+
+    Reference log-probabilities are computed in evaluation mode: a model that changes its weights there would not be
+    trained from the loaded weights, and an optimizer may hold the old ones.
+    """
+    if not type(model).__module__.startswith("transformers_modules"):
+        return
+    before = _lengths(model)
+    with torch.no_grad():
+        model.eval()(input_ids=torch.tensor([[1, 2, 3]], device=model.device), use_cache=False)
+    changed = [key for key, length in _lengths(model).items() if not torch.equal(length, before[key])]
+    if changed:
+        what = f"its own code changes weights in evaluation mode ({', '.join(changed[:3])})"
+        raise ModelError(f"{name}: {what}, so it cannot be trained from what was loaded; use a model without such code")
+
+
+def _lengths(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the Euclidean norm of each weight, to detect changes without a copy."""
+    return {key: weight.detach().float().norm().nan_to_num() for key, weight in model.named_parameters()}

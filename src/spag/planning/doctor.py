@@ -17,12 +17,12 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from spag.config.files import load_config
-from spag.config.schema import PhaseConfig, RunConfig
+from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError, ModelError, first_line
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder, embedded_gguf
 from spag.planning.here import plan_here
-from spag.planning.specs import GIB, ModelShape, read_shape
+from spag.planning.specs import GIB, ModelShape, read_shape, torch_gpus
 from spag.storage.machine import memory_bytes, usable_cores
 
 OPTIONAL = {
@@ -91,14 +91,13 @@ def look_around() -> Machine:
         import torch  # noqa: PLC0415 - may be missing or broken, which is what is to be found out
         import transformers  # noqa: F401, PLC0415 - the same
 
-        cuda = torch.version.cuda or torch.version.hip
-        found = [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
+        cuda, found = torch.version.cuda or torch.version.hip, torch_gpus()
         bfloat16 = bool(found) and torch.cuda.is_bf16_supported(including_emulation=False)
         gpus = [(one.name, one.total_memory, bfloat16) for one in found]
     except (ImportError, OSError) as error:
         trouble = first_line(error)
     kept = {"runs/": Path("runs"), "models": Path(constants.HF_HUB_CACHE), "converted models": cache_folder()}
-    installed = {one.name.lower().replace("_", "-"): one.version for one in importlib.metadata.distributions()}
+    versions = {name: _version(name) for name in ("torch", "transformers", *OPTIONAL)}
     return Machine(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
@@ -110,18 +109,24 @@ def look_around() -> Machine:
         torch_trouble=trouble,
         shared=shutil.disk_usage(path).total if (path := Path("/dev/shm")).is_dir() else None,
         disks={what: _free_bytes(place.absolute()) for what, place in kept.items()},
-        packages={name: installed[name] for name in ("torch", "transformers", *OPTIONAL) if name in installed},
-        embedded=_embedded_version(installed),
+        packages={name: version for name, version in versions.items() if version},
+        embedded=_embedded_version(),
         vllm=installed_vllm(),
         endpoint=_endpoint(),
         has_key=bool(os.environ.get("OPENAI_API_KEY", "").strip()),
     )
 
 
-def _embedded_version(installed: Mapping[str, str]) -> str | None:
+def _version(package: str) -> str | None:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def _embedded_version() -> str | None:
     with suppress(ModelError):
         embedded_gguf()
-        return installed.get(EMBEDDED_PACKAGE, "of unknown version")
+        return _version(EMBEDDED_PACKAGE) or "of unknown version"
     return None
 
 
@@ -138,7 +143,10 @@ def _endpoint() -> str | None:
 
 def _free_bytes(path: Path) -> int:
     """Return the free bytes on the disk of ``path``, which need not exist."""
-    return shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
+    for place in (path, *path.parents):
+        with suppress(OSError):  # not there, or out of reach
+            return shutil.disk_usage(place).free
+    return 0
 
 
 def examine(machine: Machine) -> Iterator[Finding]:
@@ -169,8 +177,10 @@ def _needed(name: str, there: str | None, lacks: str, install: str) -> Finding:
 def _gpus(machine: Machine) -> Iterator[Finding]:
     for at, (name, memory, bfloat16) in enumerate(machine.gpus):
         detail = f"{name}, {memory / GIB:.0f} GiB, torch for CUDA {machine.torch_cuda}, whose attention is used"
-        lacks = (Status.LIMITED, f"{detail}; no bfloat16", "--set model.dtype=float16")
-        yield Finding(f"GPU {at}", *((Status.HAS, detail) if bfloat16 else lacks))
+        if bfloat16:
+            yield Finding(f"GPU {at}", Status.HAS, detail)
+        else:
+            yield Finding(f"GPU {at}", Status.LIMITED, f"{detail}; no bfloat16", "--set model.dtype=float16")
     if machine.gpus:
         return
     if not machine.driver or machine.torch_trouble:
@@ -241,10 +251,8 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
 def _without_recomputing(config: RunConfig, shape: ModelShape) -> str:
     """Return the settings that switch gradient checkpointing off, if the run then still fits; else an empty text."""
     saving = [at for at, phase in enumerate(config.phases) if phase.settings.gradient_checkpointing]
-    phases = [
-        PhaseConfig(**{**phase.model_dump(), "gradient_checkpointing": False}) if at in saving else phase
-        for at, phase in enumerate(config.phases)
-    ]
-    if any(stage.problems for stage in plan_here(config.model_copy(update={"phases": phases}), shape).stages):
+    phases = [phase.model_copy(update={"gradient_checkpointing": False}) for phase in config.phases]
+    plan = plan_here(config.model_copy(update={"phases": phases}), shape) if saving else None
+    if plan is None or any(stage.problems for stage in plan.stages):
         return ""
     return " ".join(f"--set phases.{at}.gradient_checkpointing=false" for at in saving)

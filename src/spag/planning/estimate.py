@@ -1,8 +1,10 @@
-"""The output of ``spag run --dry-run``: every stage, what would happen to it, its amount of work, and whether it fits
-here. A model whose shape is not known (``specs.py``), or that must be converted first, has no estimates.
+"""The output of ``spag run --dry-run``, and notes on a whole run: its disk space, and too few games to imitate.
+
+A model whose shape is not known (``specs.py``), or that must be converted first, has no estimates.
 """
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +14,23 @@ from spag.core.errors import ModelError
 from spag.core.progress import Reporter
 from spag.models.finding import described_model
 from spag.planning.here import plan_here, planned_engines
-from spag.planning.notes import disk_bytes, run_notes
-from spag.planning.plan import label_of
-from spag.planning.specs import GIB, KNOWN_SHAPES, read_shape
-from spag.planning.stage import StagePlan
-from spag.runs.execute import preview_run
+from spag.planning.plan import Planner, label_of, labels, with_adapters
+from spag.planning.samples import play_work
+from spag.planning.specs import GIB, KNOWN_SHAPES, ModelShape, read_shape
+from spag.planning.stage import StagePlan, adapter_count
+from spag.runs.execute import mix_warnings, preview_run
 from spag.runs.layout import planned_models
+from spag.runs.teachers import TEACHER
 
+_PAPERS, _ENOUGH = 23_354, 5_000
+"""GPT-4's games that the paper imitates, 20,067 and 3,287 wins, and how many suffice (upstream issue 5)."""
+_FEW = (
+    "only the {games:,} shipped games: {samples:,} samples, {updates:,} updates (the paper: {papers:,} games of "
+    "GPT-4). Self-play of {plays:,} games then gives little to learn from. Download gpt4_game_top30k_results.json, or "
+    "the samples train_imitation_gpt4.json, by the links in data/README.md of github.com/Linear95/SPAG, and add "
+    "{option}=[gpt4_game_top30k_results.json]. Or let a model of your choice play about {enough:,} games ({asked}): "
+    "spag play openai:MODEL openai:MODEL --count {enough} --output games.jsonl, then add {option}=[games.jsonl]"
+)
 _STAND_IN = KNOWN_SHAPES["smollm2-135m"]  # the work of a stage does not depend on the model's shape
 
 
@@ -72,7 +84,6 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
 
 
 def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
-    """Return the work of each stage in words."""
     found = {"arena": f"{plans['arena'].count:,} games"}
     for model in planned_models(config):
         settings, plan = model.phase.settings, plans[label := label_of(model)]
@@ -83,3 +94,41 @@ def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
         else:
             found[f"{model.folder}/train"] = f"about {plan.count:,} samples, {plan.updates:,} updates"
     return found
+
+
+def run_notes(planner: Planner, teacher_price: tuple[float, float] | None = None) -> dict[str, str]:
+    """Return lines about the run, by topic. ``teacher_price``: USD per million prompt and completion tokens."""
+    config, stages = planner.config, {stage.name: stage for stage in planner.stages}
+    warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]
+    found = {"instruction data": "; ".join(warned)} if warned else {}
+    plays = max((stage.count for name, stage in stages.items() if name.endswith(" self-play")), default=0)
+    for number, (label, phase) in enumerate(zip(labels(config), config.phases, strict=True)):
+        stage, place = stages[label], phase.algorithm if label == phase.algorithm else f"phases.{number}"
+        if getattr(phase.settings, "episodes", None) == [TEACHER] and plays > 10 * stage.games:
+            asked = play_work(config.game_of(phase).build(), planner.assumed.utterance) * _ENOUGH
+            tokens = asked.prompts / 1e6, asked.drawn / 1e6
+            said = f"{tokens[0]:.0f} M prompt and {tokens[1]:.1f} M completion tokens"
+            if teacher_price is not None:
+                said += f", {tokens[0] * teacher_price[0] + tokens[1] * teacher_price[1]:,.2f} USD"
+            found["imitation data"] = _FEW.format(
+                games=stage.games, samples=stage.count, updates=stage.updates, papers=_PAPERS, plays=plays,
+                option=f"--set {place}.episodes", enough=_ENOUGH, asked=said,
+            )  # fmt: skip
+    return found
+
+
+def disk_bytes(config: RunConfig, shape: ModelShape, due: Sequence[str] | None = None) -> float:
+    """Return the disk space of a run's models, and of the largest checkpoint to resume from: an old one stays until the
+    new one is complete. ``due``: the remaining stages.
+    """
+    saved, largest = 0.0, 0.0
+    for model in planned_models(with_adapters(config)):
+        if due is None or f"{model.folder}/train" in due:
+            settings, copies, kept = model.phase.settings, 0, 1
+            trained = adapter_count(model.phase, model.game) * shape.adapter(settings.lora) or shape.parameters
+            if isinstance(settings, OnlineSettings):
+                kept += settings.steps // every if (every := settings.keeps_snapshots_every) else 0
+                copies = (settings.average_decay > 0) + (settings.reference != "fixed")
+            saved += kept * trained * (2.0 if settings.save_dtype == "bfloat16" and not settings.lora else 4.0)
+            largest = max(largest, 2 * trained * (12.0 + 4.0 * copies))  # float32 weights, Adam's moments, copies
+    return saved + largest

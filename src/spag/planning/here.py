@@ -12,8 +12,16 @@ from spag.storage.machine import memory_bytes
 
 
 def plan_here(config: RunConfig, shape: ModelShape, assumed: Assumptions | None = None) -> Planner:
-    """Return the plan of a run, with a model of ``shape``, on this machine."""
-    return Planner(config, shape, *at_hand(config.model), assumed or Assumptions(), float(memory_bytes()))
+    """Return the plan of a run, with a model of ``shape``, on this machine, with vLLM only if it is installed."""
+    device, count = at_hand(config.model)
+    if config.engine.backend == "auto" and _backend(config, "cpu" if device.is_cpu else "cuda") is not Backend.VLLM:
+        engine = config.engine.model_copy(update={"backend": "transformers"})
+        config = config.model_copy(update={"engine": engine})
+    return Planner(config, shape, device, count, assumed or Assumptions(), float(memory_bytes()))
+
+
+def _backend(config: RunConfig, device: str) -> Backend:
+    return choose_backend(config.engine.backend, vllm=installed_vllm(), device=device)[0]
 
 
 def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
@@ -26,7 +34,7 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
     if not online or gpus_at_hand(config.model) is None:
         return {}
-    if choose_backend(config.engine.backend, vllm=installed_vllm(), device="cuda")[0] is not Backend.VLLM:
+    if _backend(config, "cuda") is not Backend.VLLM:
         return {}
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)

@@ -48,7 +48,7 @@ class Assumptions(Section):
     network: Positive = Field(50.0, description="GB/s between two machines: 400 Gbit/s")
     utterance: Positive = Field(23.0, description="tokens of an utterance in play: docs/results/online-metrics.jsonl")
     thought: Positive = Field(1000.0, description="tokens of a thought, at most thinking.max_tokens; a guess")
-    decided: Share = Field(0.68, description="games of taboo that somebody wins: a replication's 33,973 of 50,000")
+    decided: Share = Field(0.68, description="share of Taboo games with a winner: 33,973 of 50,000 in a replication")
 
     def changed(self, changes: Sequence[str]) -> "Assumptions":
         """Return these assumptions with ``NAME=VALUE`` changes. Raises ``ConfigError``."""

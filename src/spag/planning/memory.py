@@ -60,16 +60,9 @@ class Memory:
 
 
 def training_memory(
-    shape: ModelShape,
-    settings: UpdateSettings,
-    fed: float,
-    trained: float,
-    number: int,
-    processes: int,
-    *,
-    on_gpu: bool,
-    adapters: int = 1,
-) -> Memory:
+    shape: ModelShape, settings: UpdateSettings, fed: float, trained: float, number: int, processes: int, *,
+    on_gpu: bool, adapters: int = 1,
+) -> Memory:  # fmt: skip
     """Return the memory of an update on one of ``processes``, with ``fed`` tokens in a micro-batch, ``trained`` of them
     trained, computing with numbers of ``number`` bytes. ``adapters``: how many are trained, if any.
 
@@ -134,7 +127,6 @@ def _copies(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
 
 
 def _layer(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
-    """Return the bytes kept per token in one layer."""
     h, q, kv, f, lora = shape.hidden, shape.query_size, shape.kv_size, shape.intermediate, settings.lora
     kept = (8 if lora else 16) * h + (number * len(shape.maps) * lora.rank if lora else 0)
     kept += 8 * (q + kv) if shape.head_norm else 0

@@ -74,7 +74,6 @@ class Planner(StagePlanner):
     def _iterations(
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
     ) -> Iterator[StagePlan]:
-        """Yield the play and training stages of a phase with iterations."""
         games = (settings.tasks or len(tasks_of(game, settings.splits, None, 0))) * settings.repeats
         models = self._loaded({SELF, *settings.opponents})
         sampling = max((settings.sampling, *settings.sampling_by_role.values()), key=lambda one: one.most_tokens)
@@ -161,7 +160,6 @@ class Planner(StagePlanner):
         return not (alone or online.overlap or online.lora or online.parallel != "replicas")
 
     def _demand(self, training: float, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
-        """Return an online phase's memory demand on each GPU that trainer and vLLM share."""
         engine, processes, adapters = self.config.engine, online.processes or self.devices, online.lora is not None
         engines = len(engine_players(online, together=adapters))
         least = self._engines(plays, online.sampling, 1)

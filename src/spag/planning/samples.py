@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
+from math import ceil
 from statistics import fmean
 from typing import Any
 
@@ -24,8 +25,7 @@ from spag.core.types import Split, Utterance
 from spag.games.base import Game
 from spag.models.tokens import shared_length
 from spag.runs.teachers import BOT_GAMES, bot_games, teacher_file, teacher_path
-from spag.storage.episodes import is_file_of_samples, raw_rows, read_episodes, read_samples
-from spag.storage.sft import read_sft
+from spag.storage.episodes import is_file_of_samples, raw_rows, read_episodes, read_samples, read_sft
 
 _PIECES = re.compile(r" ?[^\W\d_]+|\d| ?[^\w\s]+|\s+(?!\S)|\s|_")
 """Words, digits and marks, used as tokens: SmolLM2's tokenizer gives 0 to 9 % more tokens for the shipped games."""
@@ -102,7 +102,7 @@ def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> W
     rows, samples = 0, list[TrainingSample]()
     sources: list[tuple[int, list[TrainingSample], int]] = []  # how many games; how many of them are counted
     for source in settings.episodes:
-        path, most = teacher_file(source, game), COUNTED // len(settings.episodes)
+        path, most = teacher_file(source, game), ceil(COUNTED / len(settings.episodes))
         if path is not None and is_file_of_samples(path):
             rows, samples = rows + sum(1 for _ in raw_rows(path)), [*samples, *read_samples(path)]
             continue

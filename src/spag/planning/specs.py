@@ -14,8 +14,7 @@ from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.models.finding import adapter_base
-from spag.models.hub import check_reachable
-from spag.models.refusals import Refusals, described
+from spag.models.refusals import check_reachable, described, library_errors
 from spag.models.roles import models_of
 from spag.storage.home import expanded
 from spag.storage.machine import memory_bytes, usable_cores
@@ -100,7 +99,7 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
     import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
 
     fix = "give a folder that holds its config.json, which is all a plan needs (--set model.name=FOLDER)"
-    with Refusals(lambda error: ModelError(f"{name}: its config cannot be read ({described(error, 120)}); {fix}")):
+    with library_errors(lambda error: ModelError(f"{name}: its config cannot be read ({described(error)}); {fix}")):
         if not (place := expanded(name)).exists():
             check_reachable(name)
         config = AutoConfig.from_pretrained(str(place), trust_remote_code=trust_remote_code)
@@ -205,8 +204,16 @@ def gpus_at_hand(model: ModelConfig) -> tuple[Device, int] | None:
     if model.device == "cpu" or not any(driver.exists() for driver in _DRIVERS):
         return None  # without importing torch, which takes seconds
     try:
-        import torch  # noqa: PLC0415 - as above
+        found = torch_gpus()
     except (ImportError, OSError):  # spag doctor reports why
         return None
-    found = [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
     return (gpu_of(found[0].name, float(found[0].total_memory)), len(found)) if found else None
+
+
+def torch_gpus() -> list[Any]:
+    """Return torch's properties of each GPU; none if CUDA cannot start, as with a driver that does not match."""
+    import torch  # noqa: PLC0415 - as above
+
+    with suppress(RuntimeError):
+        return [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
+    return []

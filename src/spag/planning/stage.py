@@ -1,18 +1,18 @@
 """A stage of a run before it starts: work, hours and memory of play or training, and changes that would make it fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
+from typing import Any
 
 from spag.algorithms import get
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import UpdateSettings
+from spag.algorithms.settings import LoraConfig, UpdateSettings
 from spag.config.refusals import training_refusals
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
 from spag.engines.vllm.setup import GPU_MEMORY
 from spag.games.base import Game
-from spag.planning.advice import advice
 from spag.planning.engines import USABLE, Sharing
 from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
 from spag.planning.memory import PROGRAM, Memory, play_memory, training_memory
@@ -20,6 +20,7 @@ from spag.planning.samples import Work, longest_text, play_work
 from spag.planning.specs import GIB, Device, ModelShape
 
 _LACKS = "it needs more memory than there is"
+_NOTHING = Memory()
 
 
 def adapter_count(phase: PhaseConfig, game: GameConfig) -> int:
@@ -117,10 +118,10 @@ class StagePlanner:
         return play_memory(self.shape, self.config.engine, text, self.number, models, self._on_vllm)
 
     def _training(
-        self, label: str, phase: PhaseConfig, times: int, work: Work, beside: Memory | None = None, copies: int = 0
+        self, label: str, phase: PhaseConfig, times: int, work: Work, beside: Memory = _NOTHING, copies: int = 0
     ) -> StagePlan:
         """Plan training on ``work``, with ``beside`` and ``copies`` of the trained weights in memory."""
-        settings, dtype, gpu = phase.settings, self.config.model.dtype, not self.device.is_cpu
+        settings, gpu = phase.settings, not self.device.is_cpu
         processes = settings.processes or self.devices
         online, adapters = isinstance(settings, OnlineSettings), adapter_count(phase, self.config.game_of(phase))
         updates = settings.steps * settings.updates if online else ceil(work.count / settings.global_batch_size)
@@ -133,26 +134,49 @@ class StagePlanner:
             found = training_memory(self.shape, changed, *sizes, on_gpu=gpu, adapters=adapters)
             weights = 4.0 * (adapters * self.shape.adapter(changed.lora) or self.shape.parameters)
             policies = weights * copies / (processes if changed.parallel == "fsdp" else 1)
-            return found + Memory(policies=policies) + (beside or Memory()) + self._program
+            return found + Memory(policies=policies) + beside + self._program
 
         hours = START_S[self.device.is_cpu] / 3600 + training_hours(
             self.shape, settings, work, updates, self.device, self._at_work(processes), self.assumed,
-            number=self.number, reference=get(phase.algorithm)(phase.settings, seed=0).needs.reference,
+            number=self.number, reference=get(phase.algorithm)(settings, seed=0).needs.reference,
         )  # fmt: skip
-        room, taken = (
-            self.device.memory * USABLE if gpu else self.device.memory / processes,
-            memory(settings, processes),
-        )
+        room = self.device.memory * USABLE if gpu else self.device.memory / processes
+        taken = memory(settings, processes)
         stage = StagePlan(label, times, "samples", work.count, updates, work.games, work.fed, hours, taken, room)
         if processes > self.devices and gpu:
             stage.problems.append(f"processes={processes}, but there are {self.devices} GPUs")
-        stage.problems.extend(training_refusals(settings, processes, dtype))
+        stage.problems.extend(training_refusals(settings, processes, self.config.model.dtype))
         if taken.total > room:
             stage.problems.append(_LACKS)
-            stage.advice.extend(advice(settings, processes, lambda *one: memory(*one).total, room, dtype, gpu=gpu))
+            stage.advice.extend(self._advice(settings, processes, memory, room))
         if taken.host:
             stage.notes.append(f"CPU memory for offload: {taken.host * processes / GIB:,.0f} GiB in all")
         return stage
+
+    def _advice(
+        self, settings: UpdateSettings, processes: int, memory: Callable[[UpdateSettings, int], Memory], room: float
+    ) -> Iterator[str]:
+        """Yield the nearest settings whose ``memory`` fits into ``room``, with more GPUs if need be."""
+        lora, gpu = settings.lora or LoraConfig(), not self.device.is_cpu
+        lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
+        whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}
+        small = {"optimizer": "adamw_8bit"} | whole
+        changes: list[dict[str, Any]] = [{"micro_batch_size": 1}, {"gradient_checkpointing": True}, lean]
+        if processes > 1 and gpu:
+            changes += [{"parallel": "fsdp"}, sharded, sharded | {"offload": True}]
+        changes += [small, lean | small] if gpu else []
+        changes.append(lean | {"lora": lora})
+        changes += [lean | {"lora": lora.model_copy(update={"quantize": True})} | whole] if gpu else []
+        more = [count for count in (2, 4, 8, 16, 32) if count > processes and gpu]
+        for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
+            new = {name: value for name, value in one.items() if getattr(settings, name) != value}
+            chosen = settings.model_copy(update=new)
+            refused = any(training_refusals(chosen, count, self.config.model.dtype))
+            if (taken := memory(chosen, count).total) <= room and not refused:
+                said = [f"{count} GPUs"] * (count != processes) + [_setting(*pair) for pair in new.items()]
+                yield f"{', '.join(said)}: {taken / GIB:.1f} GiB each"
+                if chosen.lora == settings.lora:
+                    return  # an adapter is a different training: fixes that train the same weights are named too
 
     def _play(
         self, name: str, times: int, plays: Mapping[Game, int], sampling: SamplingConfig, models: int,
@@ -188,3 +212,9 @@ class StagePlanner:
             each_has = f"{batch:.0f} utterances at once for each copy of the model (engine.concurrency)"
             stage.notes.append(f"{used} of {count} GPUs play, {each_has}{idle}")
         return stage
+
+
+def _setting(name: str, value: Any) -> str:
+    if isinstance(value, LoraConfig):
+        return "lora={quantize: true}" if value.quantize else "lora={}"
+    return f"{name}={str(value).lower()}"

@@ -38,15 +38,10 @@ def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:
 def role_table(arena: Arena, game: Game, role: str) -> Table:
     """Each player's results in ``role``: its reward, every share with its interval, and mean counts."""
     columns = _role_columns(game, role)
-    rows = [
-        (
-            row["name"],
-            signed(row["reward"]["mean"], 2),
-            *(_rate(row.get(key), scale) for key, (_, scale) in columns.items()),
-        )
-        for row in arena["roles"]
-        if row["role"] == role
-    ]
+    rows = []
+    for row in (one for one in arena["roles"] if one["role"] == role):
+        rates = (_rate(row.get(key), scale) for key, (_, scale) in columns.items())
+        rows.append((row["name"], signed(row["reward"]["mean"], 2), *rates))
     labels = ("player", "mean", *(label for label, _ in columns.values()))
     return Table(f"As {spaced(role)}: mean reward, and % of games with 95 % intervals", labels, tuple(rows))
 
@@ -98,9 +93,8 @@ def pair_table(arena: Arena) -> Table:
 
 def rating_table(arena: Arena) -> Table:
     """Elo points with their intervals."""
-    rows = [
-        (row["name"], interval(row, value="points") if place else "0") for place, row in enumerate(arena["ratings"])
-    ]
+    first, *others = arena["ratings"]
+    rows = [(first["name"], "0"), *((row["name"], interval(row, value="points")) for row in others)]
     return Table("Elo rating by reward", ("player", "points over the first"), tuple(rows))
 
 
@@ -124,19 +118,18 @@ def change_table(arena: Arena, game: Game) -> Table:
 def _paired_labels(game: Game) -> dict[tuple[str, str | None], tuple[str, int, int]]:
     """Return label, scale and digits of a comparison of players: (role, outcome), or no outcome for the reward."""
     times = Counter(outcome.name for _, outcome in compared(game))
-    rewards = {(role, None): (f"reward as {spaced(role)}", 1, 2) for role in game.roles}
-    outcomes = {
-        (role, one.name): (one.label if times[one.name] == 1 else f"{one.label} ({role})", 100, 0)
-        for role, one in compared(game)
+    labels: dict[tuple[str, str | None], tuple[str, int, int]] = {
+        (role, None): (f"reward as {spaced(role)}", 1, 2) for role in game.roles
     }
-    return rewards | {key: (f"{label}, %", scale, digits) for key, (label, scale, digits) in outcomes.items()}
+    for role, one in compared(game):
+        labels[role, one.name] = (f"{one.label}{f' ({role})' if times[one.name] > 1 else ''}, %", 100, 0)
+    return labels
 
 
 def exact_table(known: Mapping[str, Mapping[str, float]]) -> Table:
     """The exact metrics of policies in a solved game, by name."""
     names = list(dict.fromkeys(name for figures in known.values() for name in figures))
-    rows = [
-        (player, *(unsigned(figures[name], 3) if name in figures else None for name in names))
-        for player, figures in known.items()
-    ]
+    rows = []
+    for player, figures in known.items():
+        rows.append((player, *(unsigned(figures[name], 3) if name in figures else None for name in names)))
     return Table("Exact figures of the policy", ("policy", *(name.replace("_", " ") for name in names)), tuple(rows))

@@ -1,7 +1,7 @@
 """Result tables before rendering, and the formatting of their numbers.
 
-The terminal (``cli/tables.py``), the report (``macros.html``) and the model card (``export/card.py``) each render any
-``Table``; none of them formats cells.
+The terminal (``cli/tables.py``), the report (``macros.html``) and the model card (``export/markdown.py``) each render
+any ``Table``; none of them formats cells.
 """
 
 import re

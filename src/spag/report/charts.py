@@ -3,17 +3,18 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from spag.games.base import Game
 from spag.report.html import spaced
 from spag.report.plot_files import GRID, INK, MARKERS, MODELS, WIDTH
-from spag.runs.parts import SelfPlay
+from spag.runs.records import SelfPlay
 
 _DARK = "#111318"
 _LARGEST = 1e30
@@ -27,32 +28,26 @@ def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
     shown = [one for one in game.outcomes.values() if any(play.outcomes[one.name] for play in plays)]
     figure = Figure(figsize=(WIDTH, 0.7 + 0.18 * (len(shown) + 1) + 0.42 * len(plays)))
     axes = figure.add_subplot()
-    for row, play in enumerate(plays):
-        left = 0.0
-        for outcome in shown:
-            share = 100 * play.outcomes[outcome.name]
-            axes.barh(
-                row,
-                share,
-                left=left,
-                color=outcome.color,
-                height=0.72,
-                label=plain(outcome.label, 40) if row == 0 else None,
-            )
+    lefts = np.zeros(len(plays))
+    for outcome in shown:
+        shares = np.array([100 * play.outcomes[outcome.name] for play in plays])
+        axes.barh(range(len(plays)), shares, 0.72, lefts, color=outcome.color, label=plain(outcome.label, 40))
+        for row, (left, share) in enumerate(zip(lefts, shares, strict=True)):
             if share >= 6:
                 axes.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=_on(outcome.color))
-            left += share
-    axes.set(
-        xlim=(0, 100),
-        ylim=(len(plays) - 0.5, -0.5),
-        yticks=range(len(plays)),
-        yticklabels=[plain(play.name) for play in plays],
-    )
-    axes.set_xlabel("% of self-play games")
-    axes.tick_params(axis="y", length=0)
+        lefts += shares
+    _name_rows(axes, [play.name for play in plays])
+    axes.set(xlim=(0, 100), xlabel="% of self-play games")
     axes.spines["left"].set_visible(False)
     figure.legend(loc="outside upper left", ncols=2, handlelength=1, handleheight=0.9, columnspacing=1.2)
     return figure
+
+
+def _name_rows(axes: Axes, names: Iterable[str]) -> None:
+    """Label the rows of a chart, the first on top."""
+    labels = [plain(name) for name in names]
+    axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
+    axes.tick_params(axis="y", length=0)
 
 
 def _on(color: str) -> str:
@@ -70,9 +65,8 @@ def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
         color, marker = look(place)
         axes.plot([row["low"], row["high"]], [place, place], color=color, linewidth=2.4, solid_capstyle="round")
         axes.plot(row["points"], place, marker, color=color, markersize=8)
-    axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[plain(row["name"]) for row in rows])
+    _name_rows(axes, [row["name"] for row in rows])
     axes.set_xlabel(f"Elo points over {plain(rows[0]['name'])}, 95 % interval")
-    axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     return figure
 
@@ -132,12 +126,11 @@ def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str,
     """
     scores = {name: {task: by_task[task]["value"] for task in tasks} for name, by_task in figures.items()}
     best = {task: max(model[task] for model in scores.values()) for task in tasks}
-    shares = {
-        name: [model[task] / best[task] if best[task] else 0.0 for task in tasks] for name, model in scores.items()
-    }
+    shares = {name: [own[task] / best[task] if best[task] else 0.0 for task in tasks] for name, own in scores.items()}
     lowest = min(min(values) for values in shares.values())
     centre = max(0.0, math.floor(10 * lowest - 0.3) / 10)
     angles = np.linspace(0, 2 * np.pi, len(tasks), endpoint=False)
+    around = [*angles, angles[0]]
     figure = Figure(figsize=(WIDTH, WIDTH * 0.95))
     axes = figure.add_subplot(projection="polar")
     axes.set_theta_offset(np.pi / 2)  # type: ignore[attr-defined]
@@ -145,15 +138,8 @@ def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str,
     axes.set_rlabel_position(180 / len(tasks))  # type: ignore[attr-defined]
     for place, (name, values) in enumerate(shares.items()):
         color, marker = look(place)
-        axes.plot(
-            [*angles, angles[0]],
-            [*values, values[0]],
-            color=color,
-            marker=marker,
-            markersize=4.5,
-            clip_on=False,
-            label=plain(name),
-        )
+        ring = [*values, values[0]]
+        axes.plot(around, ring, color=color, marker=marker, markersize=4.5, clip_on=False, label=plain(name))
         axes.fill(angles, values, color=color, alpha=0.06)
     axes.set_ylim(centre, 1.0)
     rings = np.arange(1, centre, -0.05 if centre >= 0.7 else -0.1 if centre >= 0.5 else -0.2)
@@ -166,9 +152,7 @@ def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str,
 
 
 def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
-    """Scores in per cent by task and model, with 95 % intervals (1.96 standard errors). ``figures``: ``value``, ``se``
-    by model, task.
-    """
+    """Scores in % by task and model, with 95 % intervals (1.96 standard errors): ``value``, ``se`` by model, task."""
     models = len(figures)
     figure = Figure(figsize=(WIDTH, 0.95 + len(tasks) * (0.2 + 0.19 * models)))
     axes = figure.add_subplot()
@@ -177,23 +161,11 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
         where = [row - 0.42 + height * (place + 0.5) for row in range(len(tasks))]
         values = [100 * by_task[task]["value"] for task in tasks]
         errors = [196 * (by_task[task]["se"] or 0.0) for task in tasks]
-        axes.barh(
-            where,
-            values,
-            height * 0.9,
-            xerr=errors,
-            color=look(place)[0],
-            ecolor=INK,
-            capsize=2,
-            error_kw={"linewidth": 1},
-            label=plain(name),
-        )
-    axes.set(
-        ylim=(len(tasks) - 0.5, -0.5), yticks=range(len(tasks)), yticklabels=[plain(label) for label in tasks.values()]
-    )
+        whiskers = {"ecolor": INK, "capsize": 2, "linewidth": 1}
+        axes.barh(where, values, height * 0.9, xerr=errors, error_kw=whiskers, color=look(place)[0], label=plain(name))
+    _name_rows(axes, tasks.values())
     axes.set_xlim(left=0)
     axes.grid(axis="x")
-    axes.tick_params(axis="y", length=0)
     axes.set_xlabel("score, % (bars: 95 % interval)")
     figure.legend(loc="outside upper left", ncols=min(3, models), columnspacing=1.2, handlelength=1, handleheight=0.9)
     return figure

@@ -3,7 +3,6 @@ return matplotlib figures.
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from spag.evaluation.intervals import Floats
 from spag.games.base import Game
 from spag.report.charts import is_number, look, plain
 from spag.report.html import role_color, spaced
@@ -40,17 +40,16 @@ _OF_TRAINING = {
 
 def training_curves(title: str, rows: Rows, game: Game) -> Figure:
     """Loss (with each role's), distances from the reference and the engine, gradient and learning rate."""
-    shown = [name for name in _OF_TRAINING if any(is_number(row.get(name)) for row in rows)]
+    of_training = {name: _points(rows, name, 100 if name == "clip_fraction" else 1) for name in _OF_TRAINING}
+    shown = {name: points for name, points in of_training.items() if points.size}
+    of_roles = {role: _points(rows, f"loss_{role}") for role in game.roles}
+    has_roles = all(points.size for points in of_roles.values())  # a single role's loss is the total
     figure, grid = _grid(len(shown), title)
-    of_roles = {role: f"loss_{role}" for role in game.roles}
-    has_roles = all(
-        any(is_number(row.get(key)) for row in rows) for key in of_roles.values()
-    )  # a single role's loss is the total
-    for axes, name in zip(grid, shown, strict=True):
+    for axes, (name, points) in zip(grid, shown.items(), strict=True):
         if name == "loss" and has_roles:
-            for role, key in of_roles.items():
-                _draw(axes, rows, key, role_color(role, game), label=spaced(role), linewidth=1.1)
-        _smoothed(axes, rows, name, INK, 100 if name == "clip_fraction" else 1)
+            for role, losses in of_roles.items():
+                _draw(axes, losses, role_color(role, game), label=spaced(role), linewidth=1.1)
+        _smoothed(axes, points, INK)
         _small(axes, _OF_TRAINING[name])
         axes.ticklabel_format(axis="y", scilimits=(-3, 4))
     if has_roles:
@@ -60,14 +59,15 @@ def training_curves(title: str, rows: Rows, game: Game) -> Figure:
 
 def role_curves(rows: Rows, game: Game) -> Figure:
     """Metrics of each step's games, one line per role: raw, overlaid with the mean of five steps."""
-    keys = {name: [f"{game.name}/{role}/{name}" for role in game.roles] for name in _BY_ROLE}
-    shown = [name for name in keys if any(is_number(row.get(key)) for row in rows for key in keys[name])]
+    by_role = {
+        title: [_points(rows, f"{game.name}/{role}/{name}", scale) for role in game.roles]
+        for name, (title, scale) in _BY_ROLE.items()
+    }
+    shown = {title: curves for title, curves in by_role.items() if any(points.size for points in curves)}
     figure, grid = _grid(len(shown), f"{game.title}: games of each step")
-    for axes, name in zip(grid, shown, strict=True):
-        title, scale = _BY_ROLE[name]
-        for role, key in zip(game.roles, keys[name], strict=True):
-            label = spaced(role) if name == shown[0] else ""
-            _smoothed(axes, rows, key, role_color(role, game), scale, label)
+    for axes, (title, curves) in zip(grid, shown.items(), strict=True):
+        for role, points in zip(game.roles, curves, strict=True):
+            _smoothed(axes, points, role_color(role, game), spaced(role) if axes is grid[0] else "")
         _small(axes, title)
     _legend(figure)
     return figure
@@ -105,8 +105,8 @@ def exact_curves(
     figure, grid = _grid(len(names), f"{game.title}: exact figures")
     for axes, name in zip(grid, names, strict=True):
         first = name == names[0]
-        points = [{"step": row["step"], name: row["exact"].get(name)} for row in evaluations]
-        _draw(axes, points, name, INK, label="policy" * first)
+        points = _points([{"step": row["step"], name: row["exact"].get(name)} for row in evaluations], name)
+        _draw(axes, points, INK, label="policy" * first)
         if is_number(known.get(start, {}).get(name)):
             axes.axhline(known[start][name], color=look(1)[0], linestyle="--", label=plain(start) * first)
         if is_number(known.get(final, {}).get(name)):
@@ -127,7 +127,8 @@ def _grid(count: int, title: str, *, height: float = 1.55) -> tuple[Figure, list
 
 def _legend(figure: Figure) -> None:
     """Draw the legend below the axes; the title is above them."""
-    figure.legend(loc="outside lower left", ncols=3, fontsize=9, handlelength=1.4, columnspacing=1)
+    if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
+        figure.legend(loc="outside lower left", ncols=3, fontsize=9, handlelength=1.4, columnspacing=1)
 
 
 def _small(axes: Axes, title: str) -> None:
@@ -138,24 +139,26 @@ def _small(axes: Axes, title: str) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def _draw(axes: Axes, rows: Rows, key: str, color: str, scale: float = 1, **options: Any) -> None:
+def _points(rows: Rows, key: str, scale: float = 1) -> Floats:
+    """Return step and value of the rows that have a number, shape (points, 2)."""
     points = [(row["step"], scale * row[key]) for row in rows if is_number(row.get(key))]
-    if not points:
+    return np.array(points, dtype=np.float64).reshape(-1, 2)
+
+
+def _draw(axes: Axes, points: Floats, color: str, **options: Any) -> None:
+    if not points.size:
         return
     step = -(-len(points) // _POINTS)
-    means = [np.mean(points[start : start + step], axis=0) for start in range(0, len(points), step)]
+    means = [points[start : start + step].mean(axis=0) for start in range(0, len(points), step)]
     axes.plot(*np.transpose(means), color=color, marker="o" if len(means) == 1 else "", **{"linewidth": 1.6, **options})
 
 
-def _smoothed(axes: Axes, rows: Rows, key: str, color: str, scale: float, label: str = "") -> None:
+def _smoothed(axes: Axes, points: Floats, color: str, label: str = "") -> None:
     """Draw a thin curve, and the mean of ``_SMOOTH`` steps above it."""
-    _draw(axes, rows, key, color, scale, linewidth=0.8, alpha=0.35)
-    known = [row for row in rows if is_number(row.get(key))]
-    parts = [known[max(0, place - _SMOOTH // 2) : place + _SMOOTH // 2 + 1] for place in range(len(known))]
-    means = [
-        {"step": row["step"], key: fmean(one[key] for one in part)} for row, part in zip(known, parts, strict=True)
-    ]
-    _draw(axes, means, key, color, scale, label=label or None)
+    _draw(axes, points, color, linewidth=0.8, alpha=0.35)
+    half = _SMOOTH // 2
+    means = [(step, points[max(0, at - half) : at + half + 1, 1].mean()) for at, (step, _) in enumerate(points)]
+    _draw(axes, np.array(means), color, label=label or None)
 
 
 def _banded(axes: Axes, points: Sequence[tuple[int, Mapping[str, float]]], color: str, marker: str, label: str) -> None:

@@ -7,11 +7,10 @@ A difference counts if p < 0.05, without correction for the number of players th
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean
 from typing import Any
 
 from spag.engines.players import CONSTANT
-from spag.evaluation.collapse_warnings import MOST_WITHOUT_ADVANTAGE, WINDOW, is_trained, mean_of_steps
+from spag.evaluation.warnings import arena_warnings
 from spag.games.base import Game
 from spag.report.arena_tables import is_competitive, last_model
 from spag.report.cells import interval, oriented, p_text
@@ -20,10 +19,6 @@ LEVEL = 0.05
 """The p-value below which a difference is reported as one."""
 FEW_TASKS = 50
 """Below this many held-out tasks, only large differences are detectable."""
-MOST_TIES = 0.5
-"""Share of ties among the last player's games above which they are named with its wins."""
-MOST_REPEATED = 0.5
-"""Share of repetitions among the last player's utterances above which they are named with its wins."""
 
 
 class Tone(StrEnum):
@@ -34,11 +29,8 @@ class Tone(StrEnum):
     UNCLEAR = "unclear"
 
 
-_SAYS = {
-    Tone.BETTER: "is better than {}",
-    Tone.WORSE: "is worse than {}",
-    Tone.UNCLEAR: "shows no difference from {} beyond noise",
-}
+_NO_DIFFERENCE = "shows no difference from {} beyond noise"
+_SAYS = {Tone.BETTER: "is better than {}", Tone.WORSE: "is worse than {}", Tone.UNCLEAR: _NO_DIFFERENCE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +81,11 @@ def caveats(arena: Mapping[str, Any], findings: Sequence[Comparison], online: Se
 
     ``online``: rows of the metrics of online steps.
     """
-    own = [row for row in arena["roles"] if row["name"] == last_model(arena)]
-    ties, repeated, idle = _share(own, "tie"), _share(own, "repeated"), _without_advantage(online)
-    shares = [
-        (ties, MOST_TIES, "{:.0f} % of its games are ties"),
-        (repeated, MOST_REPEATED, "{:.0f} % of its utterances repeat what was said before"),
-        (idle, MOST_WITHOUT_ADVANTAGE, "{:.0f} % of its last training samples had no advantage"),
-    ]
-    found = [says.format(100 * share) for share, limit, says in shares if share > limit]
+    last = last_model(arena)
+    found = arena_warnings([row for row in arena["roles"] if row["name"] == last], online)
     if any(row["name"] == CONSTANT for row in arena["ratings"]) and not any(CONSTANT in one.other for one in findings):
         found.append(f"it was not compared with {CONSTANT}")
     return found
-
-
-def _share(rows: Sequence[Mapping[str, Any]], name: str) -> float:
-    count, total = (sum(row[name][key] for row in rows) for key in ("count", "total"))
-    return float(count / max(1, total))
-
-
-def _without_advantage(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the mean share over the last steps and the trained roles."""
-    found = [
-        share
-        for row in rows[-WINDOW:]
-        for key in row
-        if key.endswith("/no_advantage") and is_trained(row, key.removesuffix("/no_advantage"))
-        if (share := mean_of_steps([row], key)) is not None
-    ]
-    return fmean(found) if found else 0.0
 
 
 def sentence(player: str, findings: Sequence[Comparison], caveats: Sequence[str] = ()) -> str:
@@ -140,16 +109,12 @@ def _listed(names: Sequence[str]) -> str:
 def exact_sentence(exact_metrics: Mapping[str, Mapping[str, float]]) -> str:
     """Return the first exact metric of every player that has it, as a sentence; empty without any."""
     name = next((name for figures in exact_metrics.values() for name in figures), "")
-    described = ", ".join(
-        f"{figures[name]:.3f} for {player}" for player, figures in exact_metrics.items() if name in figures
-    )
-    return f"{name.replace('_', ' ').capitalize()}, computed exactly: {described}." if described else ""
+    found = [f"{figures[name]:.3f} for {player}" for player, figures in exact_metrics.items() if name in figures]
+    return f"{name.replace('_', ' ').capitalize()}, computed exactly: {', '.join(found)}." if found else ""
 
 
 def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Comparison] | None:
-    """Return the last model's name and its reasoning compared with the reference: over all tasks, or on the only
-    one.
-    """
+    """Return the last model's name and its reasoning compared with the reference's: over all tasks, or the only one."""
     models, reference, tasks = reasoning["models"], reasoning["reference"], reasoning["tasks"]
     last = list(models)[-1]
     if last == reference:

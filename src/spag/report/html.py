@@ -23,14 +23,13 @@ from spag.report.cells import signed
 
 SHOWN = 20_000  # characters shown of one text
 POINTS = 120  # points of a curve
+_WIDTH, _HEIGHT = 240, 48  # of the box that a curve fills
 ROLE_COLORS = ("#d08a4d", "#3f9599")  # of players who win together
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
 def visible(text: str, *, longest: int = SHOWN) -> Markup:
-    """Return ``text`` escaped, with invisible characters shown by their codes, cut after ``longest`` characters with a
-    note.
-    """
+    """Return ``text`` escaped, with invisible characters as codes, cut after ``longest`` characters with a note."""
     shown = text[:longest]
     left = len(text) - len(shown)
     pieces: list[Markup | str] = []
@@ -50,18 +49,13 @@ def said(text: str, span: tuple[int, int] | None = None, longest: int = SHOWN, b
     A long one is cut to ``longest`` characters: the first ones or, if the span comes later, those starting ``before``
     the span.
     """
-    start = max(0, span[0] - before) if span and span[1] > longest else 0
-    end = max(start + longest, span[1] if span else 0)
-    pieces = [visible(text[start:end], longest=end)]
-    if span:
-        parts = text[start : span[0]], text[span[0] : span[1]], text[span[1] : end]
-        lead, marked, rest = (visible(part, longest=end) for part in parts)
-        pieces = [lead, Markup("<mark>"), marked, Markup("</mark>"), rest]
-    if start:
-        pieces.insert(0, Markup('<span class="cut">…</span> '))
-    if len(text) > end:
-        pieces.append(Markup(' <span class="cut">… {} more characters</span>').format(f"{len(text) - end:,}"))
-    return Markup("").join(pieces)
+    if span is None:
+        return visible(text, longest=longest)
+    start = max(0, span[0] - before) if span[1] > longest else 0
+    end = max(start + longest, span[1])
+    lead, marked = (visible(part, longest=end) for part in (text[start : span[0]], text[slice(*span)]))
+    cut = Markup('<span class="cut">…</span> ') if start else ""
+    return cut + lead + Markup("<mark>{}</mark>").format(marked) + visible(text[span[1] :], longest=end - span[1])
 
 
 def capital(text: str) -> str:
@@ -89,9 +83,7 @@ def shares(counts: Mapping[str, int], game: Game) -> Iterator[tuple[Outcome, int
         before += share
 
 
-def curve(
-    values: Sequence[float], width: float = 240, height: float = 48, bounds: tuple[float, float] | None = None
-) -> str:
+def curve(values: Sequence[float], bounds: tuple[float, float] | None = None) -> str:
     """Return the points of an SVG polyline through ``values``, thinned to at most 120 points, the last among them.
 
     ``bounds``: the values at bottom and top, for several curves of one scale; by default the least and the greatest.
@@ -100,8 +92,8 @@ def curve(
     end = len(values) - 1
     kept = [(place, values[place]) for place in (*range(0, end, max(1, -(-end // (POINTS - 1)))), end)]
     low, high = bounds or (min(value for _, value in kept), max(value for _, value in kept))
-    across, up = width / max(1, end), (height - 4) / (high - low) if high > low else 0.0
-    top = 2 if high > low else height / 2
+    across, up = _WIDTH / max(1, end), (_HEIGHT - 4) / (high - low) if high > low else 0.0
+    top = 2 if high > low else _HEIGHT / 2
     return " ".join(f"{place * across:.1f},{top + (high - value) * up:.1f}" for place, value in kept)
 
 

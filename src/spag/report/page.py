@@ -4,27 +4,60 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from spag.core.errors import SpagError
 from spag.games.base import Game
+from spag.games.registry import DEFAULT, get
 from spag.report import charts, curves, run_tables
 from spag.report.arena_tables import change_table, is_competitive, pair_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
 from spag.report.html import capital, environment, game_style, plain_name, theme
 from spag.report.plot_files import plot_style, save_plot
-from spag.report.readable import ReadableRun
 from spag.report.showcase import pick_games
-from spag.runs.parts import GameFile, SelfPlay, games_of
+from spag.runs.layout import PlannedModel
 from spag.runs.reading import RunFolder
+from spag.runs.records import GameFile, Json, SelfPlay, games_of
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically
 
 _LONGEST = 1500  # characters shown of an utterance
+Part = TypeVar("Part")
 Drawn = Iterator[tuple[str, str, Figure]]
 """Plots with their file names and captions."""
+
+
+class ReadableRun(RunFolder):
+    """A run folder with every part read. ``damage``: what could not be read, one line per file."""
+
+    damage: list[str]
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        vars(self)["damage"] = []
+        if_damaged: dict[str, Any] = {"config": None, "game": get(DEFAULT), "stages": {}}  # others depend on these
+        if_damaged |= dict.fromkeys(("plays", "online", "evaluations", "opponents", "collapse"), ())
+        if_damaged |= dict.fromkeys(("arena", "reasoning"))
+        for name, absent in if_damaged.items():
+            vars(self)[name] = self.part(partial(getattr, self, name), absent)
+
+    def part(self, read: Callable[[], Part], absent: Part) -> Part:
+        """Return the result of ``read``, or ``absent`` if it raises a ``SpagError``, which is recorded."""
+        try:
+            return read()
+        except SpagError as error:
+            if str(error) not in self.damage:
+                self.damage.append(str(error))
+            return absent
+
+    def health(self, model: PlannedModel) -> Json | None:
+        return self.part(lambda: super(ReadableRun, self).health(model), None)
+
+    def metrics(self, model: PlannedModel, last_bytes: int | None = None) -> list[Json]:
+        return self.part(lambda: super(ReadableRun, self).metrics(model, last_bytes), [])
 
 
 def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: None) -> Path:
@@ -38,30 +71,21 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
     folder = run_folder / "report"
     with plot_style():
         plots = {name: save_plot(figure, name, says, folder / "plots") for name, says, figure in _plots(run)}
-    style = resources.files("spag.report") / "templates" / "style.css"
-    parts = {**_arena(run), **_reasoning(run), **_selfplay(run), **_online(run), **_games(run)}
-    page = (
-        environment("spag.report")
-        .get_template("report.html")
-        .render(
-            run=run,
-            game=run.game,
-            games=[*run.games.values()],
-            plots=plots,
-            style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), game_style(*run.games.values())))),
-            versions=run_tables.versions(run),
-            cost=run_tables.cost_table(run),
-            settings=(run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
-            longest=_LONGEST,
-            collapse=run.collapse,  # read before the page is rendered, since its top names what cannot be read
-            finished=run.finished,
-            **parts,
-        )
-    )
+    style = (resources.files("spag.report") / "templates" / "style.css").read_text(encoding="utf-8")
+    shown = {
+        "run": run,
+        "plots": plots,
+        "style": Markup("\n".join((theme(), style, game_style(*run.games.values())))),
+        "versions": run_tables.versions(run),
+        "cost": run_tables.cost_table(run),
+        "settings": (run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
+        "longest": _LONGEST,
+    }
+    parts = _arena(run) | _reasoning(run) | _selfplay(run) | _online(run) | _games(run)
+    path = folder / "index.html"
+    write_atomically(path, environment("spag.report").get_template("report.html").render(shown | parts))
     for line in run.damage:
         note(line)
-    path = folder / "index.html"
-    write_atomically(path, page)
     return path
 
 
@@ -94,8 +118,9 @@ def _online_plots(run: ReadableRun) -> Drawn:
     for game in run.online_games:
         of_games, of_evaluations, of_exact = _online_names(game)
         evaluations = [row for row in run.evaluations if row["game"] == game.name]
-        says = f"Figures of the games of each online step by role, {game.title}"
-        yield of_games, says, curves.role_curves(run.online, game)
+        if any(name.startswith(f"{game.name}/{role}/") for row in run.online for name in row for role in game.roles):
+            says = f"Figures of the games of each online step by role, {game.title}"
+            yield of_games, says, curves.role_curves(run.online, game)
         if evaluations:
             says = f"Evaluations between online steps by role, {game.title}"
             yield of_evaluations, says, curves.evaluation_curves(evaluations, game)

@@ -72,9 +72,7 @@ def plot_style() -> Iterator[None]:
 
 
 def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
-    """Write ``folder/name.png`` and ``.svg`` and return the plot. Call within ``plot_style``. Raises
-    ``StorageError``.
-    """
+    """Write ``folder/name.png`` and ``.svg``, within ``plot_style``, and return the plot. Raises ``StorageError``."""
     with catch_warnings():
         filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
         figure.draw_without_rendering()

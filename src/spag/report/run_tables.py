@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from spag.evaluation.collapse_warnings import mean_of_steps
-from spag.evaluation.health_warnings import free_roles, watches_openings
+from spag.evaluation.warnings import GENERIC_TASKS, free_roles, mean_of_steps, watches_openings
 from spag.games.base import Game
 from spag.games.registry import get
 from spag.report.arena_tables import exact_table
@@ -62,8 +61,8 @@ def _text_figures(game: Game) -> dict[str, str]:
     """Return the labels of the text metrics that are meaningful in ``game``."""
     found = {"empty": "utterances empty"}
     if watches_openings(game):
-        found |= {"shared_openings": "openings used for 2 tasks or more"}
-        found |= {"generic_openings": "openings used for 3 tasks or more"}
+        uses = {"shared_openings": 2, "generic_openings": GENERIC_TASKS}
+        found |= {name: f"openings used for {tasks} tasks or more" for name, tasks in uses.items()}
     if free_roles(game):
         found |= {"repeated": "utterances said before in the game", "copied": "  copied from the rules"}
         found |= {"refusals": "  refusing to play"}
@@ -71,9 +70,7 @@ def _text_figures(game: Game) -> dict[str, str]:
 
 
 def reasoning_table(reasoning: Mapping[str, Any]) -> Table:
-    """One row per task, one column per model: score ± standard error, and below it the difference from the
-    reference.
-    """
+    """One row per task, one column per model: score ± standard error, then the difference from the reference."""
     reference, models = reasoning["reference"], reasoning["models"]
     rows: list[tuple[Cell, ...]] = []
     for task, about in reasoning["tasks"].items():
@@ -112,24 +109,18 @@ def evaluation_tables(
     ``known``: exact metrics of models by name; ``final``: the model produced by the steps.
     """
     own, met = ([row for row in rows if row["game"] == game.name] for rows in (evaluations, opponents))
-    tables = (
-        role_evaluation_table(own),
-        score_table(own),
-        exact_evaluation_table(own, known, final),
-        opponents_table(met),
-    )
-    return [table for table in tables if table.rows]
+    of_policy = role_evaluation_table(own), score_table(own), exact_evaluation_table(own, known, final)
+    return [table for table in (*of_policy, opponents_table(met)) if table.rows]
 
 
 def role_evaluation_table(evaluations: Rows) -> Table:
     """The policy's results against each opponent at the first and the last evaluation, by role."""
     rows: list[tuple[Cell, ...]] = []
-    for opponent, (first, last) in _ends(evaluations):
-        for one in [first, last] if first["step"] < last["step"] else [last]:
-            title = f"{opponent}, step {one['step']}"
+    for opponent, ends in _ends(evaluations):
+        for step, one in {one["step"]: one for one in ends}.items():
             for own in one["roles"]:
                 rates = rate_cell(own["win"]), rate_cell(own["violation"])
-                rows.append((title, spaced(own["role"]), str(own["games"]), *rates))
+                rows.append((f"{opponent}, step {step}", spaced(own["role"]), str(own["games"]), *rates))
     columns = ("against", "as", "games", "wins, %", "breaks the rules, %")
     return Table("Online policy on held-out tasks", columns, tuple(rows), texts=2)
 
@@ -146,16 +137,10 @@ def score_table(evaluations: Rows) -> Table:
 
 def opponents_table(opponents: Rows) -> Table:
     """The policy's results against each opponent in the steps' games, after the last step."""
-    rows = [
-        (
-            one["opponent"],
-            f"{one['games']:,}",
-            f"{one['score']:.2f}",
-            signed(one["rating"]),
-            f"{100 * one['share']:.0f}",
-        )
-        for one in opponents
-    ]
+    rows = []
+    for one in opponents:
+        share = f"{100 * one['share']:.0f}"
+        rows.append((one["opponent"], f"{one['games']:,}", f"{one['score']:.2f}", signed(one["rating"]), share))
     columns = ("met in training", "games", "score, 0 to 1", "its Elo over the policy", "share of draws, %")
     return Table("Opponents after the last step; older results count less", columns, tuple(rows))
 

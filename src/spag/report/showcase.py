@@ -11,7 +11,7 @@ from typing import Any
 
 from spag.core.episodes import Episode
 from spag.evaluation.health import health
-from spag.evaluation.health_warnings import MOST_COPIED, MOST_REPEATED, MOST_VIOLATIONS, free_roles
+from spag.evaluation.warnings import MOST_COPIED, MOST_REPEATED, MOST_VIOLATIONS, free_roles
 from spag.games.base import Explanation, Figure, Game, explain
 
 MOST = 3
@@ -72,11 +72,8 @@ def _is_good(found: Mapping[str, Any], game: Game) -> bool:
 
 def _oddities(game: Game) -> list[str]:
     """Return the kinds of oddities, with the share of games that may have each without a warning."""
-    limits = {
-        _oddity(figure): figure.limit
-        for figure in game.figures
-        if figure.limit is not None and figure.limit <= MOST_ODD
-    }
+    figures = {_oddity(figure): figure.limit for figure in game.figures}
+    limits = {oddity: limit for oddity, limit in figures.items() if limit is not None and limit <= MOST_ODD}
     limits |= {COPIED: MOST_COPIED, REPEATED: MOST_REPEATED, AT_ONCE: MOST_VIOLATIONS}
     if free_roles(game):
         limits[LONGEST] = 1.0

@@ -20,7 +20,7 @@ from spag.rollout.provenance import Provenance, check_games, game_record
 from spag.rollout.ray import require_ray
 from spag.rollout.runner import GameSpec, PlayStats, play_together
 from spag.rollout.writer import PlaySummary, collect_episodes
-from spag.storage.disk import FileLock
+from spag.storage.disk import lock_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,16 @@ def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, forc
     ``RunError`` while another process plays into the file, and if it holds other games, or games with other players,
     sampling, prompts or game settings, unless ``force`` removes those.
     """
-    with FileLock(path):
+    with lock_file(path):
         models = dict.fromkeys(player.model for match in matches for player in match.players.values())
         identities = {model: identity_of(model) for model in models}
-        settings, recorded = game_record(setup.game), list[tuple[Match, Provenance]]()
+        settings, wanted = game_record(setup.game), dict[str, tuple[GameSpec, Provenance]]()
         for match in matches:
             infos = {
                 role: PlayerInfo(player.name, player.sampling.model_dump(), identities[player.model])
                 for role, player in match.players.items()
             }
-            recorded.append((match, Provenance(settings, infos)))
-        wanted = {spec.id: (spec, record) for match, record in recorded for spec in match.specs}
+            wanted |= {spec.id: (spec, Provenance(settings, infos)) for spec in match.specs}
         check_games(path, wanted, setup.game, setup.reporter.note, force=force)
         records = {id: record for id, (_, record) in wanted.items()}
         apart = setup.cluster.address is not None  # workers on a cluster open the players of one match
@@ -105,12 +104,9 @@ def _groups(matches: Sequence[Match]) -> list[list[Match]]:
 
 
 def make_matches(
-    pairs: Mapping[Pairing, Sequence[GameSpec]],
-    models: Mapping[str, ModelConfig],
-    sampling: Callable[[str], SamplingConfig],
-    roles: Sequence[str],
-    title: str,
-) -> list[Match]:
+    pairs: Mapping[Pairing, Sequence[GameSpec]], models: Mapping[str, ModelConfig],
+    sampling: Callable[[str], SamplingConfig], roles: Sequence[str], title: str,
+) -> list[Match]:  # fmt: skip
     """Return a match for each pairing; ``models`` are by the names in the pairings, ``sampling`` is by role."""
     return [
         Match(
@@ -153,7 +149,7 @@ def _play_on_cluster(
     """Play on the cluster; with ``cluster.storage``, weights in local folders are copied there first."""
     cluster = setup.cluster
     require_ray(str(cluster.address))
-    from spag.rollout.ray.driver import play_on_ray  # noqa: PLC0415 - ray is optional
+    from spag.rollout.ray.driver import RayPlayers  # noqa: PLC0415 - ray is optional
     from spag.rollout.ray.weights import publish  # noqa: PLC0415
     from spag.rollout.ray.worker import PlayJob  # noqa: PLC0415
 
@@ -165,13 +161,12 @@ def _play_on_cluster(
     in_flight = setup.engine.games_in_flight(len(match.models))
     opener = partial(_open_on_node, players, setup.game, setup.engine)
     job = PlayJob(opener, setup.game, in_flight, gpus, endpoint_environment(one.model for one in players.values()))
-    return play_on_ray(left, job, cluster, stats, stack, setup.reporter.note)
+    return RayPlayers(job, cluster, stack, setup.reporter.note, most=len(left)).play(left, stats)
 
 
 def _open_on_node(
     players: Mapping[str, PlayerConfig], game: Game, engine: EngineConfig, stack: ExitStack
 ) -> dict[str, Player]:
-    """Open the players on a node of the cluster, by role."""
     from spag.rollout.ray.weights import fetch  # noqa: PLC0415
 
     fetched = {role: replace(player, model=fetch(player.model, cache_folder())) for role, player in players.items()}

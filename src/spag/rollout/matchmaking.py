@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from spag.algorithms.settings import SELF
+from spag.core.errors import ConfigError
 from spag.core.seeds import derive_seed
 from spag.core.types import Split, Task
 from spag.games.base import Game
@@ -65,7 +66,7 @@ def step_specs(
     found = []
     for part, groups in zip(mix, shares, strict=True):
         drawn = derive_seed(seed, "online", step, part.game.name)
-        for spec in _specs(part.game, groups, drawn, repeats):
+        for spec in training_specs(part.game, groups, drawn, repeats):
             found.append((part.game, replace(spec, id=f"{step}/{part.game.name}/{spec.id}")))
     return found
 
@@ -77,9 +78,13 @@ def groups_by_weight(weights: Sequence[float], groups: int) -> list[int]:
     return [last - first for first, last in pairwise(bounds)]
 
 
-def _specs(game: Game, groups: int, seed: int, size: int) -> list[GameSpec]:
-    """Return ``groups`` groups of ``size`` games; every task gets one before any gets a second."""
+def training_specs(game: Game, groups: int, seed: int, size: int = 1) -> list[GameSpec]:
+    """Return ``groups`` groups of ``size`` games on tasks of the training split; every task gets one before any gets a
+    second. Raises ``ConfigError`` if there are no such tasks.
+    """
     everything = len(game.tasks(Split.TRAIN, None, 0))
+    if not everything:
+        raise ConfigError(f"{game.name} has no task to train on: all of its tasks are held out; add more tasks")
     rounds = -(-groups // everything)
     specs = game_specs(game.tasks(Split.TRAIN, min(groups, everything), seed), rounds * size, seed)
     in_order = [

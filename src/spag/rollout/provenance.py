@@ -23,9 +23,9 @@ from spag.core.errors import RunError
 from spag.games.base import Game
 from spag.games.registry import files_of, settings_of
 from spag.rollout.runner import GameSpec
-from spag.storage.changes import changes
 from spag.storage.disk import is_file_there
 from spag.storage.episodes import read_episodes
+from spag.storage.outputs import changes
 from spag.storage.store import file_digest, write_rows
 
 
@@ -49,13 +49,9 @@ def named_files(game: Game) -> dict[str, Path]:
 
 
 def check_games(
-    path: Path,
-    wanted: Mapping[str, tuple[GameSpec, Provenance]],
-    game: Game,
-    note: Callable[[str], None],
-    *,
-    force: bool = False,
-) -> None:
+    path: Path, wanted: Mapping[str, tuple[GameSpec, Provenance]], game: Game, note: Callable[[str], None], *,
+    force: bool,
+) -> None:  # fmt: skip
     """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings.
 
     With ``force``, other games are removed, and ``note`` receives how many. Raises ``RunError`` for the first game that

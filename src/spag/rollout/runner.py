@@ -110,7 +110,6 @@ def _readable(completion: Completion) -> Completion:
 
 
 def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
-    """Return what ``role`` said and thought, with its tokens."""
     drawn = completion.sampling_logprobs if completion.sampling_logprobs != completion.logprobs else None
     return Utterance(
         role,
@@ -128,12 +127,15 @@ def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
 
 @dataclass(slots=True)
 class _Running:
-    """A game in flight, and its players by role. ``asked``: the key of the engine that has its request."""
+    """A game in flight, and its players by role. It waits for ``role``, whose engine, ``asked`` by key, has the
+    ``prompt``.
+    """
 
     spec: GameSpec
     state: State
     players: Mapping[str, Player]
     attempt: int = 0
+    role: str = ""
     prompt: str = ""
     asked: int = 0
 
@@ -195,17 +197,14 @@ class Runner:
         assert role is not None
         player, spec = running.players[role], running.spec
         request = next_request(spec.id, self.game, running.state, spec.seed, running.attempt, player.sampling)
-        running.prompt = request.prompt
         player.engine.submit(request)
-        running.asked = id(player.engine)
+        running.role, running.prompt, running.asked = role, request.prompt, id(player.engine)
         self._pending[running.asked] += 1
 
     def _apply(self, completion: Completion) -> _Running:
         """Apply a finished utterance, unless it is to be sampled again; return its game."""
         running = self.running[completion.id]
-        role = self.game.to_move(running.state)
-        assert role is not None
-        sampling = running.players[role].sampling
+        sampling = running.players[running.role].sampling
         completion = _readable(without_thought(completion, sampling))
         self.stats.prompt_tokens += completion.prompt_tokens
         self.stats.completion_tokens += completion.completion_tokens
@@ -217,7 +216,7 @@ class Runner:
         self.stats.utterances += 1
         self.stats.empty += not completion.text.strip()
         self.stats.cut_thoughts += completion.finish_reason is FinishReason.THOUGHT
-        running.state = self.game.apply(running.state, _utterance(role, completion, running.prompt))
+        running.state = self.game.apply(running.state, _utterance(running.role, completion, running.prompt))
         running.attempt = 0
         return running
 
@@ -240,35 +239,24 @@ class Runner:
 
 
 def play(
-    specs: Iterable[GameSpec],
-    players: Mapping[str, Player],
-    *,
-    game: Game | None = None,
-    in_flight: int | None = None,
-    stats: PlayStats | None = None,
-) -> Iterator[Episode]:
+    specs: Iterable[GameSpec], players: Mapping[str, Player], *,
+    game: Game | None = None, in_flight: int | None = None, stats: PlayStats | None = None,
+) -> Iterator[Episode]:  # fmt: skip
     """Yield episodes of ``game`` (by default Adversarial Taboo) as they finish, in no particular order.
 
     ``in_flight`` games run at once; by default as many as the engines can process together. An empty sampled utterance
     is sampled again up to twice; after that it stays empty, and the game goes on. If you stop before the end, close the
     engines: they may hold replies for the games that were in flight.
     """
-    for batch in play_batches(game or get(DEFAULT), specs, players, stats or PlayStats(), in_flight):
+    games, most = ((spec, players) for spec in specs), in_flight or total_concurrency(players)
+    for batch in play_together(game or get(DEFAULT), games, stats or PlayStats(), most):
         yield from batch
-
-
-def play_batches(
-    game: Game, specs: Iterable[GameSpec], players: Mapping[str, Player], stats: PlayStats, in_flight: int | None = None
-) -> Iterator[list[Episode]]:
-    """Like ``play``, but yield lists of games that end at the same time."""
-    games = ((spec, players) for spec in specs)
-    return play_together(game, games, stats, in_flight or total_concurrency(players))
 
 
 def play_together(
     game: Game, games: Iterable[tuple[GameSpec, Mapping[str, Player]]], stats: PlayStats, in_flight: int
 ) -> Iterator[list[Episode]]:
-    """Like ``play_batches``, for games with players of their own."""
+    """Like ``play``, for games with players of their own; yields lists of games that end at the same time."""
     runner, queue = Runner(game, stats, in_flight), iter(games)
     while True:
         for spec, players in islice(queue, runner.capacity):

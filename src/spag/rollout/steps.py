@@ -153,7 +153,6 @@ class StepPlayer:
         return [(game, [found[spec.id] for own, spec in specs if own is game]) for game in games]
 
     def _on_disk(self, step: int) -> dict[str, Episode]:
-        """Return the finished games of ``step``, by id."""
         files = sorted((self.folder / "episodes").glob(f"step-{step:05d}*.jsonl"))
         return {episode.id: episode for path in files for episode in read_episodes(path, torn_ok=True)}
 

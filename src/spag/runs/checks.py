@@ -18,13 +18,12 @@ from spag.engines.vllm.setup import MAX_TEMPERATURE, Backend
 from spag.games.base import Game, tasks_of
 from spag.models.finding import resolve_model
 from spag.models.roles import adapter_names, model_of_role, read_roles
-from spag.rollout.matchmaking import groups_by_weight
+from spag.rollout.matchmaking import groups_by_weight, training_specs
 from spag.rollout.ray import require_ray
 from spag.runs.layout import arena_entrants, last_models
 from spag.runs.machine_checks import backend_here, check_machine, check_players, is_elsewhere, players
 from spag.runs.teachers import teacher_file
-from spag.storage.episodes import is_file_of_samples, read_episodes
-from spag.storage.sft import read_sft
+from spag.storage.episodes import is_file_of_samples, read_episodes, read_sft
 
 MOST_GAMES = 10_000_000
 """Games per iteration; more would take gigabytes for their list alone."""
@@ -32,6 +31,8 @@ MOST_GAMES = 10_000_000
 
 def check_run(config: RunConfig, game: Game) -> None:
     """Raise the ``SpagError`` with which a stage of the run would fail, as far as it can be known now."""
+    from spag.learning.devices import check_packages  # noqa: PLC0415 - imports torch
+
     arena_entrants(config)
     _check_tasks(config, game)
     check_machine(config)
@@ -46,9 +47,8 @@ def check_run(config: RunConfig, game: Game) -> None:
     if config.cluster.address is not None:
         require_ray(config.cluster.address)
         _check_online_workers(config)
-    _check_packages(config)
-    _check_vllm_sampling(config)
-    _check_endpoints(config)
+    check_packages(config.report_to)
+    _check_samplings(config)
     check_players(config, players(config))
 
 
@@ -71,13 +71,17 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
             played = config.game_of(phase).build()
             with _naming(f"{place}.tasks"):
                 games = settings.repeats * len(tasks_of(played, settings.splits, settings.tasks, 0))
+                if not games:
+                    training_specs(played, 1, 0)  # refuses it
             if games > MOST_GAMES:
                 what = f"{games:,} games an iteration; at most {MOST_GAMES:,} can be played"
                 raise ConfigError(f"{place}.repeats={settings.repeats}: {what}")
-        if isinstance(settings, OnlineSettings) and settings.evaluate_every:
+        if isinstance(settings, OnlineSettings):
             for played, _ in phase.mix(config.game_of(phase)):
-                with _naming(f"{place}.evaluation_tasks ({played.name})"):
-                    played.tasks(Split.HELD_OUT, settings.evaluation_tasks, 0)
+                training_specs(played, 1, 0)
+                if settings.evaluate_every:
+                    with _naming(f"{place}.evaluation_tasks ({played.name})"):
+                        played.tasks(Split.HELD_OUT, settings.evaluation_tasks, 0)
 
 
 def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
@@ -100,9 +104,12 @@ def _check_files(config: RunConfig, phase: PhaseConfig) -> None:
     """Read the beginning of every file that the phase learns from."""
     settings = phase.settings
     if isinstance(settings, TeacherSettings):
+        game = config.game_of(phase).build()
         for source in settings.episodes:
-            path = teacher_file(source, config.game_of(phase).build())
-            if path and not is_file_of_samples(path):
+            path = teacher_file(source, game)
+            if path is None:
+                training_specs(game, 1, 0)
+            elif not is_file_of_samples(path):
                 next(iter(read_episodes(path)), None)
         if not settings.episodes and not settings.sft_data:
             raise ConfigError(
@@ -163,12 +170,6 @@ def _check_roles(config: RunConfig, phase: PhaseConfig) -> None:
         model_of_role(config.model.name, *role.rsplit("/", 1))
 
 
-def _check_packages(config: RunConfig) -> None:
-    from spag.learning.devices import check_packages  # noqa: PLC0415 - imports torch
-
-    check_packages(config.report_to)
-
-
 def _check_training(settings: UpdateSettings, config: RunConfig) -> None:
     from spag.learning.devices import check_settings  # noqa: PLC0415 - imports torch
     from spag.learning.launch import process_count  # noqa: PLC0415 - imports torch
@@ -187,29 +188,25 @@ def _check_online_workers(config: RunConfig) -> None:
         raise ConfigError(f"cluster.online_workers={config.cluster.online_workers}: {what}; {fix}")
 
 
-def _check_vllm_sampling(config: RunConfig) -> None:
-    """Raise ``ConfigError`` if vLLM would refuse the first request, which has no room for a prompt or is too hot."""
-    if backend_here(config) is not Backend.VLLM:
-        return
-    for option, sampling, _ in _samplings(config):
-        if sampling.temperature > MAX_TEMPERATURE:
+def _check_samplings(config: RunConfig) -> None:
+    """Raise ``ConfigError`` for sampling that vLLM would refuse at its first request, which is too hot or has no room
+    for a prompt, or that an endpoint which plays with it does not have.
+    """
+    on_vllm = backend_here(config) is Backend.VLLM
+    for option, sampling, names in _samplings(config):
+        if on_vllm and sampling.temperature > MAX_TEMPERATURE:
             raise ConfigError(
                 f"{option}.temperature={sampling.temperature:g}: vLLM takes at most {MAX_TEMPERATURE:g}; lower it"
             )
-        if sampling.most_tokens >= config.engine.max_length:
+        if on_vllm and sampling.most_tokens >= config.engine.max_length:
             thought = f"thinking.max_tokens={sampling.thought_tokens} and " if sampling.thought_tokens else ""
             what = f"{option}: {thought}max_new_tokens={sampling.max_new_tokens} leave no room for a prompt"
             raise ConfigError(f"{what} in engine.max_length={config.engine.max_length}; raise it, or lower the others")
-
-
-def _check_endpoints(config: RunConfig) -> None:
-    """Raise ``ConfigError`` for sampling that an endpoint which plays with it does not have."""
-    for option, sampling, names in _samplings(config):
         lacks = {"top_k": sampling.top_k, "published": sampling.published}
-        if given := next((f"{option}.{name}={value}" for name, value in lacks.items() if value), ""):
-            for name in names:
-                if kind_of(name) is Kind.ENDPOINT:
-                    raise ConfigError(f"{given}: {name} plays with it, and its protocol does not have it; leave it out")
+        given = [f"{option}.{name}={value}" for name, value in lacks.items() if value]
+        if given and (endpoint := next((name for name in names if kind_of(name) is Kind.ENDPOINT), None)):
+            what = f"{given[0]}: {endpoint} plays with it, and its protocol does not have it"
+            raise ConfigError(f"{what}; leave it out")
 
 
 def _samplings(config: RunConfig) -> Iterator[tuple[str, SamplingConfig, Sequence[str]]]:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from spag.algorithms.settings import OfflineSettings
+from spag.config.files import dump_config
 from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.progress import Reporter
 from spag.engines.opening import OpenModels, open_models
@@ -19,8 +20,9 @@ from spag.runs.checks import check_run
 from spag.runs.layout import arena_entrants, describe_phases, planned_stages
 from spag.runs.phases import carry_out
 from spag.runs.stage import Results, Run
-from spag.storage.disk import FolderLock
+from spag.storage.disk import lock_folder
 from spag.storage.manifest import Manifest
+from spag.storage.store import write_atomically
 
 _ARENA_FILES = ("arena/episodes.jsonl", "arena/results.json")
 NO_MIX = (
@@ -35,14 +37,9 @@ PlanEngines = Callable[[RunConfig], Mapping[str, PlannedEngine]]
 
 
 def run(
-    config: RunConfig,
-    folder: Path,
-    reporter: Reporter,
-    *,
-    force: bool = False,
-    open_models: OpenModels = open_models,
-    plan_engines: PlanEngines = lambda config: {},
-) -> None:
+    config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False,
+    open_models: OpenModels = open_models, plan_engines: PlanEngines = lambda config: {},
+) -> None:  # fmt: skip
     """Run or resume everything. ``open_models`` opens the models that play (tests pass their own); ``plan_engines``:
     ``spag.planning.here.planned_engines``, without which vLLM uses ``engine.memory``.
 
@@ -50,7 +47,7 @@ def run(
     of ``check_run`` and ``plan_engines``.
     """
     engines: Mapping[str, PlannedEngine] = {}
-    with FolderLock(folder):
+    with lock_folder(folder):
         setup = PlaySetup.of(config, reporter, open_models)
         manifest = Manifest.open(folder, force=force)
         finished = all(map(manifest.is_done, planned_stages(config)))
@@ -76,7 +73,7 @@ def preview_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: b
 
     Raises the errors of ``run`` before its first minute of work.
     """
-    with FolderLock(folder) if (folder / ".lock").exists() else nullcontext():
+    with lock_folder(folder) if (folder / ".lock").exists() else nullcontext():
         setup = PlaySetup.of(config, reporter)
         manifest = Manifest.open(folder, force=force, dry=True)
         check_run(config, setup.game)
@@ -107,17 +104,14 @@ def resolve_dtype(
     """Replace dtype ``auto`` by the fastest one here; ``remember`` may return an earlier measurement."""
     if config.model.dtype != "auto":
         return config
-    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": remember(_measure_dtype)})})
-
-
-def _measure_dtype() -> str:
     from spag.models.loading import fastest_dtype  # noqa: PLC0415 - imports torch
 
-    return fastest_dtype()
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": remember(fastest_dtype)})})
 
 
 def _carry_out(state: Run) -> None:
-    state.keep_settings()
+    if not state.manifest.dry:
+        write_atomically(state.folder / "config.yaml", dump_config(state.config))
     for model in state.models.values():
         carry_out(state, model)
     names = arena_entrants(state.config)  # a longer run has other entrants, but keeps the games between those that stay

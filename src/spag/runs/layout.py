@@ -94,12 +94,7 @@ def describe_phases(config: RunConfig) -> list[str]:
 
 def last_models(config: RunConfig) -> list[str]:
     """Return the last model of each phase."""
-    models = planned_models(config)
-    return [
-        one.name
-        for one, after in zip(models, [*models[1:], None], strict=True)
-        if after is None or after.phase is not one.phase
-    ]
+    return [*{id(model.phase): model.name for model in planned_models(config)}.values()]
 
 
 def mixed_model(config: RunConfig, name: str) -> PlannedModel | None:
@@ -139,11 +134,12 @@ def progress_of(config: RunConfig, folder: Path) -> str:
 
 
 def check_free(output: Path) -> None:
-    """Raise ``RunError`` if ``output`` is the folder of a run's training, which only the run may write to."""
+    """Raise ``RunError`` if ``output`` is in the folder of a run's training, where only the run may write."""
     inside = output.resolve()
-    for run in inside.parents[:2]:
-        stage = f"{inside.relative_to(run).as_posix()}/train"
-        if (run / "manifest.json").is_file() and stage in Manifest.open(run).stages:
+    for run in inside.parents:
+        stages = Manifest.open(run).stages if (run / "manifest.json").is_file() else ()
+        folders = [run / stage.removesuffix("/train") for stage in stages if stage.endswith("/train")]
+        if any(map(inside.is_relative_to, folders)):
             what = f"{output}: belongs to the run {run}, whose next stages build on it"
             raise RunError(f"{what}; choose another --output")
 

@@ -44,7 +44,6 @@ def seed_of(run: Run, model: PlannedModel) -> int:
 
 
 def _play_bots(run: Run, model: PlannedModel) -> None:
-    """Play and write the games of bots that the phase learns from."""
     settings: TeacherSettings = model.phase.settings
     path = run.folder / model.folder / EPISODES
 
@@ -100,13 +99,13 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
 
 
 def _train(run: Run, model: PlannedModel) -> None:
-    """Train the initial model of the phase or iteration."""
     settings, config, folder = model.phase.settings, run.config, run.folder / model.folder
     files = _files(run, model)
 
     def train() -> Results:
         from spag.learning.worker import TrainingJob  # noqa: PLC0415 - imports torch
 
+        played = run.manifest.stages[f"{model.folder}/play"].get("results", {}) if model.plays else {}
         job = TrainingJob(
             model=config.model,
             phase=model.phase,
@@ -116,7 +115,7 @@ def _train(run: Run, model: PlannedModel) -> None:
             seed=config.seed if model.iteration is not None else seed_of(run, model),
             credit_seed=seed_of(run, model),
             files=list(dict.fromkeys(files.values())),
-            learner=_learner(run, model) if isinstance(settings, IterationSettings) else None,
+            learner=played.get("learner", model.start) if isinstance(settings, IterationSettings) else None,
             limit=settings.max_episodes if isinstance(settings, TeacherSettings) else None,
             teacher=isinstance(settings, TeacherSettings),
             engine=run.engines.get(model.name) or PlannedEngine(**config.engine.model_dump()),
@@ -176,9 +175,3 @@ def _train_settings(run: Run, model: PlannedModel, files: Mapping[str, Path]) ->
 def _sections(model: PlannedModel) -> tuple[str, ...]:
     """Return the sections of the config that play and training depend on; a trained start is an input instead."""
     return ("seed", "model") if model.start == BASE else ("seed",)
-
-
-def _learner(run: Run, model: PlannedModel) -> str:
-    """Return the name of the learner in the games of this iteration: a phase added later may have renamed it."""
-    recorded: str = run.manifest.stages[f"{model.folder}/play"].get("results", {}).get("learner", model.start)
-    return recorded

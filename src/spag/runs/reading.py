@@ -18,10 +18,21 @@ from spag.core.errors import RunError
 from spag.evaluation.result_files import load_health, load_reasoning, load_results
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, game_of, get
+from spag.runs import records
 from spag.runs.execute import resolve_dtype
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
-from spag.runs.parts import GameFile, OnlinePhase, SelfPlay, StageProgress, games_of, read_metrics
-from spag.runs.records import CollapseWarning, Json, check_results, checked, online_files
+from spag.runs.records import (
+    CollapseWarning,
+    GameFile,
+    Json,
+    OnlinePhase,
+    SelfPlay,
+    StageProgress,
+    checked,
+    games_of,
+    online_files,
+    read_metrics,
+)
 from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
 from spag.storage.manifest import Manifest
@@ -82,10 +93,10 @@ class RunFolder:
     @cached_property
     def stages(self) -> Mapping[str, Json]:
         """The manifest's entry of each stage that was begun."""
-        records = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
-        stages: dict[str, Json] = {name: dict(record) for name, record in records.items()}
+        begun = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
+        stages: dict[str, Json] = {name: dict(entry) for name, entry in begun.items()}
         for name, entry in stages.items():
-            check_results(self.folder / "manifest.json", name, entry.get("results", {}))
+            records.check_results(self.folder / "manifest.json", name, entry.get("results", {}))
         return stages
 
     def results(self, stage: str) -> Json:
@@ -224,17 +235,18 @@ class RunFolder:
     @cached_property
     def evaluations(self) -> list[Json]:
         """The evaluations between steps, oldest first: results against each opponent by role, and exact metrics."""
-        return self.last_online.evaluations() if self.last_online else []
+        return records.read_evaluations(self.last_online.folder / "evaluations.jsonl") if self.last_online else []
 
     @cached_property
     def opponents(self) -> list[Json]:
-        """The policy's results against each opponent after the last step."""
-        return self.last_online.opponents() if self.last_online else []
+        """The policy's results against each opponent after the last step; empty if it met only itself."""
+        rows = records.read_opponents(self.last_online.folder / "opponents.jsonl") if self.last_online else []
+        return rows[-1]["opponents"] if rows else []
 
     @cached_property
     def collapse(self) -> list[CollapseWarning]:
         """The collapse warnings, in order."""
-        return self.last_online.collapse() if self.last_online else []
+        return records.read_collapse(self.last_online.folder / "warnings.jsonl") if self.last_online else []
 
     @property
     def stopped(self) -> str:
@@ -248,7 +260,7 @@ class RunFolder:
     def health(self, model: PlannedModel) -> Json | None:
         """Return an iteration's health metrics; ``None`` if it has none. Raises ``DataError``."""
         path = self.folder / model.folder / HEALTH
-        return load_health(path) if path.exists() else None
+        return load_health(path, games_of(model)[0]) if path.exists() else None
 
     def exact_figures(self, game: Game) -> Json:
         """Return the arena's exact metrics of a solved game, by model; empty for any game but the arena's."""
@@ -257,7 +269,7 @@ class RunFolder:
     @cached_property
     def arena(self) -> Json | None:
         path = self.folder / "arena" / "results.json"
-        return load_results(path) if path.exists() else None
+        return load_results(path, self.game) if path.exists() else None
 
     @cached_property
     def reasoning(self) -> Json | None:

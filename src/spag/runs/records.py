@@ -1,9 +1,12 @@
-"""Reading the JSON-lines files of a run folder, mainly those of online steps, with checks of required fields."""
+"""The parts of a run folder: files of games, progress, self-play, online phases, and the rows of JSON-lines files.
+
+Rows are checked for the fields that report and web pages need.
+"""
 
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -12,6 +15,8 @@ import msgspec
 
 from spag.core.errors import DataError, first_line
 from spag.evaluation.arena.paired import PairComparison
+from spag.games.base import Game
+from spag.runs.layout import PlannedModel
 from spag.storage.jsonfile import convert, decode, reading
 
 Json = dict[str, Any]
@@ -34,6 +39,60 @@ class CollapseWarning:
         if self.last is None:
             return f"from step {self.first} on"
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class GameFile:
+    """A file of episodes, and its display name.
+
+    ``phase``: the model of its online phase, else empty; ``step``: its online step, ``None`` if it has none, such as an
+    evaluation.
+    """
+
+    name: str
+    path: Path
+    phase: str = ""
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """A stage of a run. ``status``: done, started or waiting. ``idle_s``: seconds since a started one last wrote."""
+
+    name: str
+    status: str
+    seconds: float
+    idle_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SelfPlay:
+    """One iteration's games: the players, the outcomes (shares of ``games``), and health metrics.
+
+    ``game``: the one that was played, which each phase may choose.
+    """
+
+    name: str
+    game: Game
+    player: str
+    games: int
+    outcomes: Mapping[str, float]
+    health: Json | None
+
+
+@dataclass(frozen=True)
+class OnlinePhase:
+    """An online phase: its model's name, its folder, its games, and why it ended early (else empty)."""
+
+    name: str
+    folder: Path
+    games: list[Game]
+    steps: int
+    stopped: str = ""
+
+    def rows(self) -> list[Json]:
+        """Return the metrics of every finished step, oldest first."""
+        return read_metrics(self.folder)
 
 
 class _Results(TypedDict, total=False):
@@ -142,3 +201,14 @@ def _row(line: bytes, place: str) -> Json:
     if not isinstance(row, dict):
         raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}; remove the line")
     return row
+
+
+def games_of(model: PlannedModel) -> list[Game]:
+    """Return the games that a model is trained on: those of its online mix, else its phase's game."""
+    return [game for game, _ in model.phase.mix(model.game)]
+
+
+def read_metrics(folder: Path, last_bytes: int | None = None) -> list[Json]:
+    """Return the logged training steps, oldest first; for a long file, those in its last bytes."""
+    path = folder / "metrics.jsonl"
+    return [checked(path, "a row", row, step=int) for row in read_rows(path, last_bytes)]

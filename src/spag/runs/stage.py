@@ -6,17 +6,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
 from spag.engines.players import Kind, is_local, members_of
 from spag.games.registry import get as get_game
-from spag.models.files import model_files
+from spag.models.identity import model_files
 from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import named_files
 from spag.rollout.steps import SNAPSHOTS
 from spag.runs.layout import BASE, PlannedModel, mixed_model, planned_models
 from spag.storage.manifest import Action, Manifest, StageDecision
-from spag.storage.store import file_digest, write_atomically
+from spag.storage.store import file_digest
 
 Results = Mapping[str, Any]
 
@@ -38,11 +37,6 @@ class Run:
     def models(self) -> dict[str, PlannedModel]:
         """The run's trained models, by name, in order."""
         return {model.name: model for model in planned_models(self.config)}
-
-    def keep_settings(self) -> None:
-        """Write the settings into the run folder."""
-        if not self.manifest.dry:
-            write_atomically(self.folder / "config.yaml", dump_config(self.config))
 
     def checkpoint(self, name: str) -> str:
         """Return the path or id of a model: ``base``, one that the run trains, or any other by its own name."""
@@ -83,17 +77,10 @@ class Run:
         return {name: file for one in sorted(members) if is_local(one) for name, file in model_files(one).items()}
 
     def stage(
-        self,
-        name: str,
-        settings: Mapping[str, Any],
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        work: Callable[[], Results],
-        *,
-        kept: Sequence[str] | None = None,
-        free: Any = None,
-        players: Iterable[str] = (),
-    ) -> None:
+        self, name: str, settings: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str],
+        work: Callable[[], Results], *,
+        kept: Sequence[str] | None = None, free: Any = None, players: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         """Run ``work`` unless the manifest says that it is done; a redo deletes ``outputs`` first.
 
         ``kept``: those of ``outputs`` that later stages and people read, by default all; their later replacement is

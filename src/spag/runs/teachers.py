@@ -8,12 +8,12 @@ from pathlib import Path
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
 from spag.core.seeds import derive_seed
-from spag.core.types import Split
 from spag.engines.base import Player, Sampling
 from spag.engines.bot import BotEngine
 from spag.engines.players import Kind, bot_names, bot_of, kind_of
 from spag.games.base import Game
-from spag.rollout.runner import game_specs, play
+from spag.rollout.matchmaking import training_specs
+from spag.rollout.runner import play
 
 TEACHER = "teacher"
 BOT_GAMES = 200
@@ -43,11 +43,7 @@ def bot_games(name: str, limit: int | None, seed: int, game: Game) -> Iterator[E
 
     Their ids begin with the bot's name, because the games of several bots are in one file.
     """
-    everything, seed = len(game.tasks(Split.TRAIN, None, 0)), derive_seed(seed, name)
-    count = limit or BOT_GAMES
-    repeats = -(-count // everything)
-    specs = game_specs(game.tasks(Split.TRAIN, min(count, everything), seed), repeats, seed)
+    specs = training_specs(game, limit or BOT_GAMES, derive_seed(seed, name))
     player = Player(BotEngine(bot_of(game, name)), name, Sampling())
     named = [replace(spec, id=f"{name}/{spec.id}") for spec in specs]
-    in_rounds = [spec for repeat in range(repeats) for spec in named[repeat::repeats]]
-    return play(in_rounds[:count], dict.fromkeys(game.roles, player), game=game)
+    return play(named, dict.fromkeys(game.roles, player), game=game)

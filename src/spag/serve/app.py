@@ -17,14 +17,13 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from spag.adapters.guard import ApiGuard
 from spag.core.errors import SpagError, first_line
 from spag.core.thinking import OPEN, split_thought
 from spag.engines.base import Completion, FinishReason
 from spag.models.tokens import BROKEN, token_texts
 from spag.serve.models import EndpointModel
 from spag.serve.requests import Asked, ChatAsked, CompletionAsked, RefusedError, engine_requests, read_request
-from spag.web.security import Access
+from spag.web.security import Access, ApiGuard
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -117,9 +116,7 @@ class _Answer:
         return {"content": None if is_cut else speech, "reasoning_content": thought or None}
 
     def _logprobs(self, one: Completion) -> Json | None:
-        """Return the sampled tokens with their log-probabilities under the model's own distribution (temperature 1, no
-        filter).
-        """
+        """Return the sampled tokens with their log-probabilities under the model's own distribution."""
         if not self.asked.wants_logprobs or one.token_ids is None or one.logprobs is None:
             return None
         shown = len(one.token_ids) - (one.finish_reason is FinishReason.EOS)

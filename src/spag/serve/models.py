@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EndpointModel:
-    """A model under its ``name``. ``style``: plain for completions, rendered for conversations.
-
-    ``open_engine`` is called again after a failure. ``longest``: the most tokens of a prompt and its text together.
+    """A model under its ``name``. ``style``: plain for completions, rendered for conversations. ``open_engine`` is
+    called again after a failure. ``longest``: the most tokens of a prompt and its text together.
     """
 
     name: str

@@ -145,9 +145,7 @@ Asked = CompletionAsked | ChatAsked
 
 
 def read_request(body: bytes, kind: type[Asked]) -> Asked:
-    """Return the request in ``body``. Raises ``RefusedError`` naming the first field at fault, ``DataError`` for
-    invalid JSON.
-    """
+    """Return the request in ``body``. Raises ``RefusedError`` for the first wrong field, ``DataError`` for no JSON."""
     sent = decode(body, "the request")
     if isinstance(sent, dict):
         sent = {
@@ -173,10 +171,7 @@ def _first_fault(errors: Sequence[Any]) -> Any:
 
 
 def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request]:
-    """Return a request to the engine for every choice, grouped by prompt.
-
-    The seed determines each choice; without one, they differ every time. Raises ``RefusedError``.
-    """
+    """Return a request to the engine for every choice, grouped by prompt; without a seed, they differ every time."""
     if asked.n * len(prompts) > MOST_CHOICES:
         says = f"{asked.n} x {len(prompts)} prompts are more than {MOST_CHOICES} texts; ask in several requests"
         raise RefusedError(f"n: {says}", field="n")

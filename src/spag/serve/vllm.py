@@ -6,7 +6,7 @@ from typing import Any
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.engines.prompts import longest_text
-from spag.engines.vllm.setup import LORA_RANKS, copy_count, visible_gpus
+from spag.engines.vllm.setup import copy_count, max_lora_rank, visible_gpus
 from spag.models.finding import read_adapter, resolve_model
 from spag.storage.home import expanded
 
@@ -15,6 +15,8 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     """Return ``vllm serve`` and its arguments for ``models``: one base model, and adapters of it by their names. Raises
     ``ConfigError`` for models that one vLLM cannot serve, ``ModelError`` for one without a readable config.
     """
+    from spag.engines.vllm.opening import load_config  # noqa: PLC0415 - imports torch
+
     found = {name: read_adapter(expanded(model.name)) for name, model in models}
     adapters = {name: adapter for name, adapter in found.items() if adapter}
     wanted = {adapter.base if (adapter := found[name]) else model.name for name, model in models}
@@ -23,12 +25,14 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
         what = f"vLLM's server holds one base model, not {', '.join(bases)}"
         raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")
     first, [folder] = models[0][1], bases
+    config = load_config(folder, trust_remote_code=first.trust_remote_code)
+    positions = getattr(config, "max_position_embeddings", None)  # vLLM refuses longer texts
     options: dict[str, Any] = {
         "served-model-name": [name for name in found if name not in adapters] or bases,
         "host": host,
         "port": port,
         "dtype": first.dtype,
-        "max-model-len": _longest(folder, engine, trust_remote_code=first.trust_remote_code),
+        "max-model-len": longest_text(engine.max_length, positions),
         "max-num-seqs": engine.concurrency,
         "tensor-parallel-size": engine.tensor_parallel,
         "data-parallel-size": copy_count(engine, first.device or "cuda", visible_gpus()),
@@ -40,10 +44,9 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     if first.trust_remote_code:
         options["trust-remote-code"] = []
     if adapters:
-        needed = min(max(adapter.rank for adapter in adapters.values()), LORA_RANKS[-1])
-        options |= {"enable-lora": [], "max-lora-rank": next(rank for rank in LORA_RANKS if rank >= needed)}
-        options |= {"max-loras": len(adapters)}
-        options |= {"lora-modules": [f"{name}={adapter.folder}" for name, adapter in adapters.items()]}
+        rank = max_lora_rank(max(adapter.rank for adapter in adapters.values()))
+        options |= {"enable-lora": [], "max-lora-rank": rank, "max-loras": len(adapters)}
+        options["lora-modules"] = [f"{name}={adapter.folder}" for name, adapter in adapters.items()]
     command = ["vllm", "serve", folder]
     for option, value in options.items():
         command += [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
@@ -58,11 +61,3 @@ def vllm_environment(model: ModelConfig, engine: EngineConfig, token: str | None
     count = engine.tensor_parallel * (engine.data_parallel or 1)
     gpus = visible_gpus()[int(first) :][:count] if first.isdecimal() else []
     return ({"VLLM_API_KEY": token} if token else {}) | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
-
-
-def _longest(folder: str, engine: EngineConfig, *, trust_remote_code: bool) -> int:
-    """Return the longest text, in tokens: vLLM refuses more than the model's positions."""
-    from spag.engines.vllm.opening import load_config  # noqa: PLC0415 - imports torch
-
-    positions = getattr(load_config(folder, trust_remote_code=trust_remote_code), "max_position_embeddings", None)
-    return longest_text(engine.max_length, positions)

@@ -9,9 +9,8 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Self
 
 from spag.core.errors import RunError, StorageError
 
@@ -21,12 +20,9 @@ _FIXES = {
     "choose another output": (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
 }
 _KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFIFO: "a pipe",
+    stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
-}
+}  # fmt: skip
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
@@ -36,10 +32,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = next(
-            (fix for fix, codes in _FIXES.items() if error.errno in codes),
-            "free space or fix rights, then run again to resume",
-        )
+        fixes = (fix for fix, codes in _FIXES.items() if error.errno in codes)
+        fix = next(fixes, "free space or fix rights, then run again to resume")
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}; {fix}") from error
 
 
@@ -62,11 +56,9 @@ def real_output(path: Path) -> Path:
 
 
 def open_locked(path: Path) -> int | None:
-    """Open ``path``, creating it if needed, and lock it until the descriptor is closed; ``None`` if another process
-    holds it.
+    """Open ``path``, made if needed, and lock it until the descriptor is closed; ``None`` if another process holds it.
 
-    A file that was renamed or removed between opening and locking is opened again, so the lock is on the file now at
-    ``path``.
+    A file that was renamed or removed between opening and locking is opened again: the lock is on the one at ``path``.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -85,50 +77,36 @@ def open_locked(path: Path) -> int | None:
         os.close(descriptor)
 
 
-class _Lock:
-    """Keeps other processes away while the context is open. ``path``: a file with the pid of the holder; ``shown`` and
-    ``does``: the path in the error, and what the holder does.
-    """
-
-    def __init__(self, path: Path, shown: Path, does: str) -> None:
-        self._path, self._shown, self._does = path, shown, does
-
-    def __enter__(self) -> Self:
-        with storage_errors(self._path.parent):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-        with storage_errors(self._path):
-            descriptor = open_locked(self._path)
-            if descriptor is None:
-                holder = self._path.read_bytes()[:20].decode(errors="replace").strip() or "unknown"
-                raise RunError(f"{self._shown}: another process (pid {holder}) {self._does}")
-            self._descriptor = descriptor
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, str(os.getpid()).encode())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+def lock_folder(folder: Path) -> AbstractContextManager[None]:
+    """Keep other processes out of ``folder``. Raises ``RunError`` while another process is in it."""
+    return _locked(folder / ".lock", folder, "is working in this run folder")
 
 
-class FolderLock(_Lock):
-    """Keeps other processes out of ``folder``. Raises ``RunError`` while another process is in it."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / ".lock", folder, "is working in this run folder")
-
-
-class FileLock(_Lock):
-    """Keeps other processes from adding to a file. Raises ``RunError`` while another one does.
+def lock_file(path: Path) -> AbstractContextManager[None]:
+    """Keep other processes from adding to a file. Raises ``RunError`` while another one does.
 
     The lock is a separate file, ``.NAME.lock``, because the file itself may be replaced; it is removed in the end.
     """
+    real = real_output(path)
+    does = "is writing this file; wait for it, or choose another output"
+    return _locked(real.with_name(f".{real.name}.lock"), path, does, removed=True)
 
-    def __init__(self, path: Path) -> None:
-        real = real_output(path)
-        does = "is writing this file; wait for it, or choose another output"
-        super().__init__(real.with_name(f".{real.name}.lock"), path, does)
 
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # still locked: a process that opened it meanwhile notices that it is gone
-            self._path.unlink()
-        super().__exit__()
+@contextmanager
+def _locked(path: Path, shown: Path, does: str, *, removed: bool = False) -> Iterator[None]:
+    """Hold ``path``, a file with the pid of its holder. ``shown`` and ``does``: the error's path, and what it says."""
+    with storage_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(path):
+        if (descriptor := open_locked(path)) is None:
+            holder = path.read_bytes()[:20].decode(errors="replace").strip() or "unknown"
+            raise RunError(f"{shown}: another process (pid {holder}) {does}")
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+    try:
+        yield
+    finally:
+        if removed:
+            with suppress(OSError):  # still locked: a process that opened it meanwhile notices that it is gone
+                path.unlink()
+        os.close(descriptor)

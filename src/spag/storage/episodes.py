@@ -21,6 +21,7 @@ or ``answer``, and a row with an ``instruction`` is Alpaca's (``alpaca.py``). ``
 """
 
 import logging
+import random
 from array import array
 from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator, Mapping
@@ -45,7 +46,6 @@ class _TabooTask(msgspec.Struct):
     max_turns: int
 
 
-_SCHEMA_1 = ("target_word", "max_turns")
 _OTHER_NAMES = {"query": "prompt", "answer": "completion", "target": "completion"}
 """Upstream's names; if a row has several for one field, the last one here counts, as in upstream."""
 _EPISODES = msgspec.json.Decoder(Episode)
@@ -89,10 +89,8 @@ class EpisodeFile:
         places: dict[str, str] = {}
         for place, episode in self._placed():
             if _short_hash(episode.id) in hashes and (first := places.setdefault(episode.id, place)) is not place:
-                raise DataError(
-                    f"{place}: the game {episode.id!r} is there twice, first at {first}; keep one, or "
-                    "give one another id"
-                )
+                fix = "keep one, or give one another id"
+                raise DataError(f"{place}: the game {episode.id!r} is there twice, first at {first}; {fix}")
 
 
 def _short_hash(text: str) -> int:
@@ -152,15 +150,24 @@ def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:
     return convert(renamed, TrainingSample, place)
 
 
+def read_sft(path: Path, limit: int | None, seed: int) -> list[TrainingSample]:
+    """Return the SFT samples of ``path``, at most ``limit`` drawn by seed. Raises ``DataError`` naming the row.
+
+    The paper mixes them into offline RL (Alpaca 52K) to keep general skills.
+    """
+    samples = [sample_of({**row, "type": SampleType.SFT, "role": None}, place) for place, row in raw_rows(path)]
+    if limit is not None and limit < len(samples):
+        samples = random.Random(seed).sample(samples, limit)
+    return samples
+
+
 def _checked(episode: Episode, place: str) -> Episode:
     _check_lengths(episode, place)
     if episode.game == TABOO:
         _check_taboo(episode, place)
     if episode.schema_version > SCHEMA_VERSION:
-        raise DataError(
-            f"{place}: schema_version {episode.schema_version} is newer than this spag knows "
-            f"({SCHEMA_VERSION}); update spag"
-        )
+        fault = f"schema_version {episode.schema_version} is newer than this spag knows ({SCHEMA_VERSION})"
+        raise DataError(f"{place}: {fault}; update spag")
     return episode
 
 
@@ -172,9 +179,8 @@ def _check_lengths(episode: Episode, place: str) -> None:
     for number, said in enumerate(episode.history, start=1):
         for what, text in (("utterance", said.content), ("the thought of utterance", said.thought or "")):
             if len(text) > MAX_UTTERANCE:
-                raise DataError(
-                    f"{place}: {what} {number} has {len(text):,} characters; the longest may have {MAX_UTTERANCE:,}"
-                )
+                fault = f"{what} {number} has {len(text):,} characters"
+                raise DataError(f"{place}: {fault}; the longest may have {MAX_UTTERANCE:,}")
 
 
 def _check_taboo(episode: Episode, place: str) -> None:
@@ -182,17 +188,14 @@ def _check_taboo(episode: Episode, place: str) -> None:
     task = convert(episode.task.data, _TabooTask, place)
     if not task.target_word.strip():
         raise DataError(f"{place}: target_word is empty")
-    if len(task.target_word) > MAX_WORD:
-        raise DataError(
-            f"{place}: target_word has {len(task.target_word):,} characters; the longest word may have {MAX_WORD}"
-        )
+    if (length := len(task.target_word)) > MAX_WORD:
+        raise DataError(f"{place}: target_word has {length:,} characters; the longest word may have {MAX_WORD}")
     if task.max_turns < 1:
         raise DataError(f"{place}: max_turns is {task.max_turns}; it must be at least 1")
     for number, said in enumerate(episode.history, start=1):
         if said.role not in TABOO_ROLES:
-            raise DataError(
-                f"{place}: utterance {number} has the role {said.role!r}; the roles are {' and '.join(TABOO_ROLES)}"
-            )
+            known = " and ".join(TABOO_ROLES)
+            raise DataError(f"{place}: utterance {number} has the role {said.role!r}; the roles are {known}")
 
 
 def episode_of(row: Mapping[str, Any], place: str) -> Episode:
@@ -205,9 +208,9 @@ def _upgraded(row: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     if "task" in row:
         return row
     task = convert(row, _TabooTask, place)
-    fields = {
-        name: value for name, value in row.items() if name not in _SCHEMA_1 and (name, value) != ("schema_version", 1)
-    }
+    fields = {name: value for name, value in row.items() if name not in _TabooTask.__struct_fields__}
+    if fields.get("schema_version") == 1:
+        del fields["schema_version"]
     return {**fields, "task": {"id": task.target_word, "data": msgspec.to_builtins(task)}}
 
 
@@ -218,9 +221,7 @@ def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]", torn: bytes | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield (place, row) of a file's lines as ``decoder`` reads them; lines that it cannot read, and rows of a list, as
-    plain JSON.
-    """
+    """Yield (place, row) as ``decoder`` reads it; lines that it cannot read, and rows of a list, as plain JSON."""
     with reading(path) as stream:
         if not stream.peek(64)[:64].removeprefix(BOM_UTF8).lstrip().startswith(b"["):
             yield from lines_of(stream, path, decoder, torn=torn)

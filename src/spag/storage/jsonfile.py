@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, overload
 
@@ -39,8 +40,7 @@ def read_json(path: Path, *, longest: int = MAX_DOCUMENT) -> Any: ...
 @overload
 def read_json(path: Path, kind: type[Value], *, longest: int = MAX_DOCUMENT) -> Value: ...
 def read_json(path: Path, kind: Any = Any, *, longest: int = MAX_DOCUMENT) -> Any:
-    """Return the JSON value of a file, converted to ``kind`` (a type that ``msgspec.convert`` knows), ``Any`` for plain
-    lists and dicts.
+    """Return the JSON value of a file as a ``kind``, a type that ``msgspec.convert`` knows; ``Any``: lists and dicts.
 
     Raises ``DataError`` naming file and line if it cannot be read, is longer than ``longest`` bytes, or is not JSON;
     naming file and field if the value is not a ``kind``.
@@ -92,8 +92,7 @@ def reading(path: Path) -> Iterator[BufferedReader]:
 
 
 def decode(data: bytes, place: str, decoder: "msgspec.json.Decoder[Any]" = _PLAIN, *, many_lines: bool = False) -> Any:
-    """Return the JSON value of ``data`` as ``decoder`` reads it, or as plain lists and dicts if it is not of the
-    decoder's type.
+    """Return the JSON value of ``data`` as ``decoder`` reads it, or as lists and dicts if it is of another type.
 
     Raises ``DataError`` naming ``place`` and, with ``many_lines``, the line of the fault.
     """
@@ -157,15 +156,10 @@ def _check_plain(value: Any, place: str) -> None:
             raise _too_deep(place)
         for one in level:
             if type(one) is int and not -(2**63) <= one < 2**64:
-                raise DataError(
-                    f"{place}: the number {str(one)[:20]}... does not fit into 64 bits; give a smaller one, or text"
-                )
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
+                fault = f"the number {str(one)[:20]}... does not fit into 64 bits"
+                raise DataError(f"{place}: {fault}; give a smaller one, or text")
+        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = list(chain.from_iterable(inside))
 
 
 def _too_deep(place: str) -> DataError:

@@ -1,20 +1,25 @@
-"""The machine's resources that this process may use, and how it returns memory."""
+"""This process on its machine: the resources that it may use, how it returns memory, and ends with its parent."""
 
 import ctypes
 import gc
 import os
 import resource
+import signal
+import sys
+import threading
+import time
 from pathlib import Path
 
 import psutil
 
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def memory_bytes() -> int:
     """Return the memory in bytes, as limited by the system or a container."""
     texts = [path.read_text(encoding="ascii", errors="replace").strip() for path in _MEMORY_LIMITS if path.is_file()]
-    return min(psutil.virtual_memory().total, *(int(text) for text in texts if text.isdigit()), 1 << 60)
+    return min([psutil.virtual_memory().total, *(int(text) for text in texts if text.isdigit())])
 
 
 def free_objects() -> None:
@@ -57,3 +62,20 @@ def usable_cores() -> int:
 def open_files() -> int:
     """Return how many files and connections this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def exit_with_parent(parent: int) -> None:
+    """Kill this process as soon as its parent process ``parent`` is gone, however it dies: even by ``kill -9``.
+
+    Linux does so at once, even if this process hangs. It treats the thread that started us as the parent, so that
+    thread must outlive us. Besides, a thread checks once a second who our parent is.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="spag-parent", daemon=True).start()

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 from spag.core.errors import DataError, RunError
-from spag.storage.changes import changes
 from spag.storage.disk import storage_errors
 from spag.storage.jsonfile import convert, read_json
 from spag.storage.outputs import (
     Outputs,
     changed_files,
+    changes,
     lost_outputs,
     outputs_digest,
     record_files,
@@ -197,9 +197,7 @@ class Manifest:
     def decide(
         self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, model: Files = None
     ) -> StageDecision:
-        """Return what to do with ``stage``, which reads the results of ``inputs`` and the files of ``model``. Raises
-        ``RunError`` when refused.
-        """
+        """Return what to do with ``stage``, which reads ``inputs`` and ``model``. Raises ``RunError`` when refused."""
         outputs, lost = self._outputs(stage), {name: lost_outputs(self.folder, self._outputs(name)) for name in inputs}
         record = self.stages.get(stage)
         request = StageRequest(
@@ -232,9 +230,7 @@ class Manifest:
         outputs: Names = (),
         model: Files = None,
     ) -> StageDecision:
-        """Decide, and record a due stage as started; a redo deletes ``outputs`` first. Raises the errors of ``decide``,
-        and ``StorageError``.
-        """
+        """Decide, and record a due stage as started; a redo deletes ``outputs`` first. Raises ``StorageError``, too."""
         decision = self.decide(stage, settings, inputs, free, model)
         if self.dry and decision.is_due:
             self.stages[stage] = _given_up(decision)
@@ -242,12 +238,11 @@ class Manifest:
             if decision.action is Action.REDO:
                 for name in outputs:  # before the record changes: if killed in between, it is still a redo
                     _remove(self.folder / name)
-                self.stages[stage]["seconds"] = 0.0
-            seconds = self.stages[stage]["seconds"] if stage in self.stages else 0.0
+            known = self.stages.get(stage)
+            seconds = known["seconds"] if known and decision.action is Action.RUN else 0.0
             record: Record = {"status": "started", "settings": dict(settings), "seconds": seconds}
-            self.stages[stage] = {**record, "free": free, "built_on": self._built_on(inputs)}
-            if model:
-                self.stages[stage]["model"] = record_files(model)
+            record |= {"free": free, "built_on": self._built_on(inputs)}
+            self.stages[stage] = {**record, "model": record_files(model)} if model else record
             self._save()
         return decision
 
@@ -286,9 +281,9 @@ def _given_up(decision: StageDecision) -> Record:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file or folder of a run, if it exists. Raises ``StorageError``."""
+    """Delete a file, folder or link of a run, if it exists. Raises ``StorageError``."""
     with storage_errors(path):
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

@@ -1,14 +1,13 @@
-"""The outputs of a finished stage, and the files of the model that it began with: size, time and hash of each, to
-detect files that were lost or replaced since.
+"""What changed since a stage ran: its settings, its outputs, and the files of the model that it began with.
 
-A file with unchanged size and time counts as the same; if only the time changed, it is hashed again, since copying a
-run folder changes all times.
+Of files, size, time and hash are recorded. A file with unchanged size and time counts as the same; if only the time
+changed, it is hashed again, since copying a run folder changes all times.
 """
 
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from spag.storage.store import file_digest
 
@@ -25,10 +24,22 @@ Outputs = dict[str, FileRecord]
 """Records by path in the run folder, or by the name of a file outside."""
 
 
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted settings that differ, with both values: ``arena.tasks was 2, is 3``."""
+    changed = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            changed += changes(before, after, f"{prefix}{key}.")
+        elif before != after:
+            changed.append(f"{prefix}{key} was {before!r}, is {after!r}")
+    return changed
+
+
 def record_outputs(folder: Path, names: Iterable[str]) -> Outputs:
     """Return the record of the existing files and folders ``names`` in ``folder``. Raises ``DataError``."""
     found = (path for name in names for path in _files(folder / name))
-    return {path.relative_to(folder).as_posix(): _record(path) for path in found}
+    return record_files({path.relative_to(folder).as_posix(): path for path in found})
 
 
 def record_files(files: Mapping[str, Path]) -> Outputs:
@@ -41,17 +52,9 @@ def changed_files(files: Mapping[str, Path], known: Mapping[str, FileRecord]) ->
 
     A model that was not recorded, or of which no file is there, as on another machine, has not changed.
     """
-    models = _folders(files) & _folders(known)
-    names = sorted(name for name in {*files, *known} if _folder(name) in models)
+    models = {name.rpartition("/")[0] for name in files} & {name.rpartition("/")[0] for name in known}
+    names = sorted(name for name in {*files, *known} if name.rpartition("/")[0] in models)
     return [name for name in names if name not in files or name not in known or not _is_same(files[name], known[name])]
-
-
-def _folder(name: str) -> str:
-    return name.rpartition("/")[0]
-
-
-def _folders(names: Iterable[str]) -> set[str]:
-    return set(map(_folder, names))
 
 
 def lost_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:
@@ -61,15 +64,14 @@ def lost_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:
 
 def replaced_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:
     """Return the recorded files whose contents changed. Raises ``DataError`` for one that cannot be read."""
-    there = ((name, folder / name, known) for name, known in outputs.items())
-    return [name for name, path, known in there if path.is_file() and not _is_same(path, known)]
+    there = {name: path for name in outputs if (path := folder / name).is_file()}
+    return [name for name, path in there.items() if not _is_same(path, outputs[name])]
 
 
 def outputs_digest(outputs: Mapping[str, FileRecord]) -> str:
     """Return a hash of the contents of all recorded files."""
-    return hashlib.sha256(
-        repr(sorted((name, known["digest"]) for name, known in outputs.items())).encode()
-    ).hexdigest()[:16]
+    digests = sorted((name, known["digest"]) for name, known in outputs.items())
+    return hashlib.sha256(repr(digests).encode()).hexdigest()[:16]
 
 
 def _files(path: Path) -> list[Path]:

@@ -92,9 +92,7 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def append(self, *rows: Any) -> None:
-        """Write ``rows`` and wait until the disk has them. Raises ``StorageError``; the file then still ends with a
-        whole row.
-        """
+        """Write ``rows`` and wait until the disk has them. After a ``StorageError`` the file still ends with a row."""
         data = b"".join(_line(row) for row in rows)
         size = os.fstat(self._descriptor).st_size
         with storage_errors(self.path):
@@ -108,13 +106,8 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
                     os.ftruncate(self._descriptor, size)
                 raise
 
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        os.close(self._descriptor)
 
 
 def _encoded(value: Any) -> bytes:
@@ -133,10 +126,8 @@ def _line(row: Any) -> bytes:
         fields = {key: value for key, value in row.items() if value is not None} if isinstance(row, dict) else row
         data = _encoded(_without_none(fields))
     if len(data) > MAX_LINE:
-        raise DataError(
-            f"a row of {len(data):,} bytes cannot be written: the longest that is read has "
-            f"{MAX_LINE:,}; play shorter games"
-        )
+        fault = f"a row of {len(data):,} bytes cannot be written: the longest that is read has {MAX_LINE:,}"
+        raise DataError(f"{fault}; play shorter games")
     return data + b"\n"
 
 
@@ -178,20 +169,27 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def folder_beside(folder: Path) -> Iterator[Path]:
-    """Make an empty sibling of ``folder``, to be filled and renamed to it: ``folder`` is then complete or absent."""
+    """Make an empty folder, to be filled and renamed to ``folder``, which is thus complete or absent."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        outer = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        made = outer / folder.name  # others may read it; they cannot enter ``outer``
+        made.mkdir()
     try:
         yield made
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(outer, ignore_errors=True)
 
 
 def sync_files(folder: Path) -> None:
-    """Wait until all files in ``folder`` are on disk."""
+    """Wait until all files in ``folder`` are on disk. Whoever may read it may then read them: safetensors makes files
+    for their owner only.
+    """
+    readable = folder.stat().st_mode & 0o444
     for file in folder.rglob("*"):
         if file.is_file():
+            if readable & ~(mode := file.stat().st_mode):
+                file.chmod(mode | readable)
             with file.open("rb") as opened:
                 os.fsync(opened.fileno())
 

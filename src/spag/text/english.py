@@ -80,9 +80,7 @@ def word_bases(token: str) -> frozenset[str]:
 
 
 def _likelier(word: str, lemma: str, bases: set[str]) -> set[str]:
-    """Return the stems outside ``bases`` that are much more common than a rare ``lemma``: the dictionary has growing ->
-    growe.
-    """
+    """Return stems outside ``bases`` much more common than a rare ``lemma``: the dictionary has growing -> growe."""
     stems = {*_stems(word)}
     if word.endswith(("ies", "ied")):
         stems.add(word[:-3] + "y")
@@ -122,9 +120,7 @@ def is_known(word: str) -> bool:
 
 
 def target_bases(word: str) -> frozenset[str]:
-    """Return the base forms of a target. A headword stands for itself: ``leave`` or ``build`` does not say ``left`` or
-    ``building``.
-    """
+    """Return the base forms of a target. A headword has only its own: ``leave`` does not say ``left``."""
     own = word in _HOMOGRAPHS or (word not in _IRREGULAR and word == _lemma(word[:LONGEST_WORD]))
     if own and (word in _HOMOGRAPHS or is_known(word)):
         return frozenset((word,))
@@ -137,11 +133,8 @@ def _irregular_forms() -> dict[str, list[str]]:
     dictionary = DEFAULT_DICTIONARY_FACTORY.get_dictionary("en")
     found = defaultdict(list)
     for form in dictionary:
-        if (
-            form.isalpha()
-            and form.islower()
-            and not form.startswith((lemma := dictionary[form])[: max(2, len(lemma) - 1)])
-        ):
+        lemma = dictionary[form]
+        if form.isalpha() and form.islower() and not form.startswith(lemma[: max(2, len(lemma) - 1)]):
             found[lemma].append(form)
     for form, lemmas in (_HOMOGRAPHS | _IRREGULAR).items():
         for lemma in lemmas.split():
@@ -150,9 +143,7 @@ def _irregular_forms() -> dict[str, list[str]]:
 
 
 def forms_of(word: str) -> set[str]:
-    """Return ``word`` and all strings that may be an inflection of it; ``word_bases`` tells which are. Empty if it is
-    no word.
-    """
+    """Return ``word`` and what may be an inflection of it (``word_bases`` tells); nothing if it is too long."""
     if len(word) > LONGEST_WORD:
         return set()
     stem, last = word[:-1], word[-1:]

@@ -12,7 +12,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from urllib.parse import unquote
 
 import decancer_py
@@ -26,7 +26,8 @@ _MARKS: dict[int, str | int | None] = {
     **{ord("æ"): "ae", ord("Æ"): "AE", ord("œ"): "oe", ord("Œ"): "OE"},
 }
 # drawn as nothing, though Unicode calls most of them letters or symbols
-_BLANKS = "\u115f\u1160\u3164\uffa0\u2800\u034f"
+_BLANKS = frozenset(["\u115f", "\u1160", "\u3164", "\uffa0", "\u2800", "\u034f"])
+_BLANKS |= set(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # variation selectors
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
 # Scripts whose letters do not stand for Latin ones: they have look-alikes and sounds too, but their words would be
 # misread.
@@ -62,56 +63,50 @@ _MARKUP = re.compile(
 )
 
 
-class _Visible(dict[int, str | int | None]):
-    """Translation table, filled on demand: drops format characters, controls, combining marks, variation selectors."""
+class _Table(dict[int, str | int | None]):
+    """A translation table, filled on demand by a function of the code point."""
+
+    def __init__(self, translated: Callable[[int], str | int | None]) -> None:
+        self._translated = translated
 
     def __missing__(self, code: int) -> str | int | None:
-        char = chr(code)
-        hidden = (
-            unicodedata.combining(char) != 0
-            or unicodedata.category(char) == "Cf"
-            or (unicodedata.category(char) == "Cc" and not char.isspace())
-            or 0xFE00 <= code <= 0xFE0F
-            or 0xE0100 <= code <= 0xE01EF
-            or char in _BLANKS
-        )
-        is_sign = unicodedata.category(char) == "So"
-        mark = is_sign and unicodedata.decomposition(char).startswith("<super>")  # the trade mark, no letters
-        self[code] = None if hidden else " " if mark else _MARKS.get(code, code)
+        self[code] = self._translated(code)
         return self[code]
 
 
-class _Latin(dict[int, str]):
-    """Translation table, filled on demand: the Latin letters that a letter of another script looks or sounds like."""
-
-    def __init__(self, *, by_sound: bool) -> None:
-        self._by_sound = by_sound
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        name = "" if fold(char).isascii() else unicodedata.name(char, "")
-        foreign = (
-            not name
-            or _FOREIGN.match(name)
-            or (self._by_sound and (_IDEOGRAPH.match(name) or unicodedata.category(char)[0] == "S"))
-        )
-        if name.startswith("BRAILLE"):
-            foreign = not self._by_sound
-        latin = char if foreign else anyascii(char) if self._by_sound else str(decancer_py.parse(char))
-        self[code] = latin if latin.isascii() and latin.isalpha() and len(latin) <= 2 else char
-        return self[code]
+def _visible(code: int) -> str | int | None:
+    """Drop what is drawn as nothing: format characters, controls, combining marks, variation selectors."""
+    char = chr(code)
+    category = unicodedata.category(char)
+    hidden = category == "Cf" or (category == "Cc" and not char.isspace())
+    if hidden or unicodedata.combining(char) or char in _BLANKS:
+        return None
+    if category == "So" and unicodedata.decomposition(char).startswith("<super>"):
+        return " "  # the trade mark, no letters
+    return _MARKS.get(code, code)
 
 
-class _Upright(dict[int, str | int]):
-    """Translation table, filled on demand: the letter that one printed upside down stands for."""
+def _latin(code: int, *, by_sound: bool) -> str:
+    """Return the Latin letters that a letter of another script looks or sounds like."""
+    char = chr(code)
+    name = "" if fold(char).isascii() else unicodedata.name(char, "")
+    if name.startswith("BRAILLE"):
+        foreign = not by_sound
+    else:
+        by_looks = by_sound and (_IDEOGRAPH.match(name) or unicodedata.category(char)[0] == "S")
+        foreign = not name or bool(_FOREIGN.match(name) or by_looks)
+    latin = char if foreign else anyascii(char) if by_sound else str(decancer_py.parse(char))
+    return latin if latin.isascii() and latin.isalpha() and len(latin) <= 2 else char
 
-    def __missing__(self, code: int) -> str | int:
-        turned = _TURNED_NAME.match(unicodedata.name(chr(code), ""))
-        self[code] = turned[1].lower() if turned else code
-        return self[code]
+
+def _upright(code: int) -> str | int:
+    """Return the letter that one printed upside down stands for."""
+    turned = _TURNED_NAME.match(unicodedata.name(chr(code), ""))
+    return _UPSIDE_DOWN.get(code) or (turned[1].lower() if turned else code)
 
 
-_VISIBLE, _LOOKS, _SOUNDS, _UPRIGHT = _Visible(), _Latin(by_sound=False), _Latin(by_sound=True), _Upright(_UPSIDE_DOWN)
+_VISIBLE, _UPRIGHT = _Table(_visible), _Table(_upright)
+_LOOKS, _SOUNDS = _Table(partial(_latin, by_sound=False)), _Table(partial(_latin, by_sound=True))
 
 
 def fold(text: str, letters: str = "") -> str:
@@ -176,22 +171,18 @@ def _letter(escape: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=8)
-def unmasked(text: str, letters: str = "") -> tuple[str, ...]:
+def unmasked(text: str, letters: str = "", cased: Callable[[str], str] = str.casefold) -> tuple[str, ...]:
     """Return every folded reading of ``text`` with its markup; the first is ``text`` itself, HTML's entities undone."""
-    return tuple(dict.fromkeys(fold(each, letters) for each in _unmasked(text)))
+    return tuple(dict.fromkeys(_plain(each, letters, cased) for each in _unmasked(text)))
 
 
 @lru_cache(maxsize=8)  # one utterance is searched several times
-def readings(text: str, letters: str = "") -> tuple[str, ...]:
-    """Return every folded reading of ``text``: unchanged, unmasked, and each of these without markup."""
-    masked = unmasked(text, letters)
-    return tuple(dict.fromkeys((*masked, *map(without_markup, masked))))
+def readings(text: str, letters: str = "", cased: Callable[[str], str] = str.casefold) -> tuple[str, ...]:
+    """Return every folded reading of ``text``: unchanged, unmasked, and each of these without markup.
 
-
-@lru_cache(maxsize=8)
-def cased_readings(text: str, letters: str = "") -> tuple[str, ...]:
-    """Return ``readings`` with capital letters kept."""
-    masked = tuple(_plain(each, letters, str) for each in _unmasked(text))
+    ``cased``: ``str`` keeps capitals.
+    """
+    masked = unmasked(text, letters, cased)
     return tuple(dict.fromkeys((*masked, *map(without_markup, masked))))
 
 
@@ -203,9 +194,7 @@ def without_markup(text: str) -> str:
 
 
 def without_tags(text: str) -> str:
-    """Return ``text`` without HTML-like tags; an unknown one that is never closed is a word in brackets: "It is
-    <river>!".
-    """
+    """Return ``text`` without HTML-like tags; one like "<river>", unknown and never closed, is a word in quotes."""
     if "<" not in text:
         return text
     closed = _TAGS.union(re.findall(r"</([A-Za-z]\w{0,20})", text))

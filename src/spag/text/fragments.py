@@ -158,9 +158,7 @@ def _is_labelled(reading: str, window: list[Span], pieces: list[str], words: lis
 
 
 def find_glued(reading: Reading, shapes: Shapes) -> str | None:
-    """Return a string of letters that joins the target to function words or sets it off by a capital: theguitar,
-    xGuitarY.
-    """
+    """Return a word that joins the target to function words or sets it off by a capital: theguitar, xGuitarY."""
     low = reading.low
     inside = [form for form in shapes.forms if len(form) > 3 and form in low and shapes.is_form(form)]
     for found in LETTERS.finditer(low) if inside else ():

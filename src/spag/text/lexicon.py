@@ -62,9 +62,7 @@ class _Dictionary:
 
     @lru_cache(maxsize=1 << 17)  # noqa: B019  # a language is never thrown away
     def lemmas(self, word: str) -> frozenset[str]:
-        """Return the lemmas of a folded word, none if it is unknown. Folding writes ß as ss, the dictionary does not:
-        füsse is Füße.
-        """
+        """Return the lemmas of a folded word, none if it is unknown. Folded, Füße is füsse."""
         if len(word) > LONGEST_WORD:
             return frozenset()
         known = self._known(word) or [case for spelling in with_sharp_s(word) for case in self._known(spelling)]

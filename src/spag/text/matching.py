@@ -1,4 +1,4 @@
-"""Strict word matching: whether a text says a word, in any inflection.
+"""Strict word matching: whether a text says a word, in any inflection, and where.
 
 The paper's judge looks for ``w``, ``w+ing``, ``w+ed`` and the plural as substrings, so ``cat`` fires in ``category``
 and ``mice`` passes for ``mouse``. Here words are compared as words, by their sets of base forms: the lemma of the
@@ -14,10 +14,12 @@ from functools import lru_cache
 from itertools import islice, pairwise
 
 from spag.text.english import ENGLISH, NOUNS_TOO
-from spag.text.folding import fold, readings
+from spag.text.folding import fold, readings, unmasked
 from spag.text.lexicon import LONGEST_WORD, Lexicon
 
 TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*(?:\+\+|[+#](?![\w+#]))?")
+_QUOTED = 60  # characters of an utterance quoted in a reason
+_WORDS_AFTER = 4  # words compared to tell one of several places from the others
 _GLUE = frozenset(" \t\n\r-_'\"*`/")
 # Contexts in which a noun is not the past tense of the verb: a bit, a bit of it. Wound is a verb only in "wound up"
 # etc.
@@ -77,15 +79,11 @@ def target_of(target_word: str, lexicon: Lexicon = ENGLISH) -> Target:
 
 
 def _unspaced(char: str) -> bool:
-    """Scripts without spaces, with attached particles, or with vowel signs that regular expressions do not count as
-    letters.
-    """
+    """Scripts without spaces, with attached particles, or with vowel signs, which ``\\w`` does not match."""
     if char.isascii():
         return False
-    name = unicodedata.name(char, "")
-    return unicodedata.category(char)[0] == "M" or name.startswith(
-        ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "THAI", "LAO", "KHMER", "MYANMAR")
-    )
+    scripts = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "THAI", "LAO", "KHMER", "MYANMAR")
+    return unicodedata.category(char)[0] == "M" or unicodedata.name(char, "").startswith(scripts)
 
 
 def find_form(text: str, target_word: str, lexicon: Lexicon = ENGLISH) -> str | None:
@@ -164,3 +162,28 @@ def phrase_end(text: str, target: Target) -> int | None:
     if len(window) == len(target.words) and _is_phrase(text, window, target):
         return window[-1].end()
     return start + len(target.acronym) if target.acronym and text.startswith(target.acronym.casefold(), start) else None
+
+
+def find_span(text: str, piece: str, after: str | None = None) -> tuple[int, int] | None:
+    """Return the position of the folded ``piece`` in ``text``: (start, end) in characters.
+
+    Whole words are preferred to parts of words; among several places, the one whose line continues with the words of
+    ``after``.
+    """
+    pattern = r"[\s\"]+".join(r"[*_~`]*".join(map(re.escape, word)) for word in fold(piece).split())
+    for folded in (fold, lambda char: unmasked(char)[-1]) if pattern else ():
+        origins = [(char, position) for position, original in enumerate(text) for char in folded(original)]
+        plain = "".join(char for char, _ in origins)
+        places = [*re.finditer(rf"(?<!\w){pattern}(?!\w)", plain)] or [*re.finditer(pattern, plain)]
+        if places:
+            wanted = None if after is None else TOKEN.findall(fold(after))[:_WORDS_AFTER]
+            rest = (TOKEN.findall(plain[place.end() :].partition("\n")[0])[:_WORDS_AFTER] for place in places)
+            place = next((place for place, words in zip(places, rest, strict=True) if words == wanted), places[0])
+            return origins[place.start()][1], origins[place.end() - 1][1] + 1
+    return None
+
+
+def quoted(piece: str) -> str:
+    """Return ``piece`` quoted for a reason: on one line, truncated."""
+    piece = " ".join(piece.split())
+    return f'"{piece}"' if len(piece) <= _QUOTED else f'"{piece[: _QUOTED - 3]}..."'

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from spag.text.english import ENGLISH
-from spag.text.folding import cased_readings, fold
+from spag.text.folding import fold, readings
 from spag.text.lexicon import Lexicon
 from spag.text.matching import Target, target_of, words_of
 
@@ -29,7 +29,7 @@ class Reading:
     @cached_property
     def cased(self) -> str:
         """The same with capital letters, character by character; without them where folding changes the length."""
-        cased = (one for one in cased_readings(self._text, self._letters) if len(one) == len(self.low))
+        cased = (one for one in readings(self._text, self._letters, str) if len(one) == len(self.low))
         return next((one for one in cased if fold(one, self._letters) == self.low), self.low)
 
 

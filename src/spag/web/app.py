@@ -1,7 +1,7 @@
-"""The application: its routes, the loop that follows a running run, and its socket."""
+"""The application: its routes, and the loop that follows a running run."""
 
 import asyncio
-import socket
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,10 +10,11 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from spag.config.schema import EngineConfig, ModelConfig
-from spag.core.errors import ConfigError, RunError, SpagError
+from spag.core.errors import RunError, SpagError
 from spag.engines.base import Engine
 from spag.engines.opening import open_player
 from spag.engines.players import is_local
@@ -21,13 +22,15 @@ from spag.engines.thread import REPLY_LIMIT_S
 from spag.report.html import game_style
 from spag.runs.reading import RunFolder
 from spag.web import live_games, pages
-from spag.web.following import RunReader, follow, on_end
-from spag.web.models import ModelPool, OpenModel
+from spag.web.index import GameIndex
 from spag.web.security import Access, Guard
-from spag.web.sessions import Sessions
-from spag.web.site import Site
+from spag.web.sessions import ModelPool, OpenModel, Sessions
+from spag.web.site import RunReader, Site
+
+logger = logging.getLogger(__name__)
 
 CONCURRENCY = 4  # utterances that a model generates at once
+FOLLOW_S = 1.0  # seconds between two reads of a run's files
 
 
 def create_app(
@@ -73,23 +76,33 @@ def _check(path: Path) -> RunFolder:
     return run
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one. Raises ``ConfigError`` if the address cannot be used."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family)
-    except (OSError, UnicodeError) as error:  # the second: of a host that cannot be a name
-        fault = f"cannot be served on: {getattr(error, 'strerror', None) or error}; choose another --host or --port"
-        raise ConfigError(f"{host}:{port}: {fault}") from error
-
-
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     site: Site = app.state.site
-    follower = asyncio.create_task(follow(site.reader.index))
-    follower.add_done_callback(partial(on_end, site.reader.index))
+    follower = asyncio.create_task(_follow(site.reader.index))
+    follower.add_done_callback(partial(_on_end, site.reader.index))
     yield
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
     site.models.close()
     site.reader.index.close()
+
+
+async def _follow(index: GameIndex) -> None:
+    """Keep the index up to date while the server runs; each problem is logged once."""
+    described: list[str] = []
+    while True:
+        is_behind = await run_in_threadpool(index.sync)
+        for trouble in (new := index.troubles):
+            if trouble not in described:
+                logger.warning("cannot follow the run for now: %s", trouble)
+        described = new
+        await asyncio.sleep(0 if is_behind else FOLLOW_S)
+
+
+def _on_end(index: GameIndex, follower: "asyncio.Task[None]") -> None:
+    """Report in the terminal and on the page if the loop ended by itself, which is a bug."""
+    if not follower.cancelled() and (error := follower.exception()):
+        logger.error("the run is no longer followed", exc_info=error)
+        fault = type(error).__name__
+        index.stop(f"The run is no longer followed ({fault}); start spag web again. Its terminal says more.")

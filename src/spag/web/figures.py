@@ -13,8 +13,8 @@ from spag.games.base import Game
 from spag.report.cells import with_minus
 from spag.report.html import curve, spaced
 from spag.runs.layout import describe_phases
-from spag.runs.parts import OnlinePhase
 from spag.runs.reading import RunFolder
+from spag.runs.records import OnlinePhase, read_collapse, read_evaluations, read_opponents
 
 Rows = Sequence[Mapping[str, Any]]
 TryRead = Callable[[Callable[[], Any]], Any]  # reads a part of the run; None if it is damaged
@@ -81,7 +81,9 @@ def training_card(name: str, rows: Rows) -> dict[str, Any]:
 def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
     """Return the overview's part about an online phase; ``None`` before its first step is finished."""
     rows, games = phase.rows(), phase.games
-    evaluations, warnings = read(phase.evaluations) or [], read(phase.collapse) or []
+    evaluations = read(partial(read_evaluations, phase.folder / "evaluations.jsonl")) or []
+    opponents = read(partial(read_opponents, phase.folder / "opponents.jsonl"))
+    warnings = read(partial(read_collapse, phase.folder / "warnings.jsonl")) or []
     if not rows:
         return None
     latest = {(row["game"], row["opponent"]): row for row in evaluations}
@@ -91,7 +93,7 @@ def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
         "step": rows[-1]["step"],
         "cards": [card for card in cards if card.lines],
         "evaluations": list(latest.values()),
-        "opponents": read(phase.opponents) or [],
+        "opponents": opponents[-1]["opponents"] if opponents else [],
         "warnings": warnings,
     }
 

@@ -21,7 +21,7 @@ from spag.core.episodes import TABOO, Episode
 from spag.core.errors import DataError, SpagError
 from spag.core.types import Task
 from spag.games.base import Game
-from spag.runs.parts import GameFile
+from spag.runs.records import GameFile
 from spag.storage.episodes import episode_of
 
 MOST_LINES = 10**12  # above any line number, within SQLite's range
@@ -74,7 +74,7 @@ _ROWS = msgspec.json.Decoder(_IndexedRow)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last one: nested too deeply
 
 
-class _OtherGameError(Exception):
+class _OtherGameError(DataError):
     """The line holds a kind of game that is not in the run's settings."""
 
 
@@ -155,10 +155,10 @@ class GameIndex:
     def _sync(self) -> bool:
         try:
             sources = {source.name: source for source in self._sources()}
-            self._troubles.pop("", None)
         except (SpagError, OSError) as error:
             self._troubles[""] = str(error)
             return False
+        self._troubles = {name: why for name, why in self._troubles.items() if name in sources}
         for name in [name for name in self._followers if name not in sources]:
             self._forget(name)
         return any(map(self._follow, sources.values()))
@@ -219,7 +219,7 @@ class GameIndex:
                     values, text = _read(line, place, kinds)
                     games.append(((source.name, source.phase, source.step, number, offset, len(line), *values), text))
                 except _OtherGameError as error:
-                    faults.append(f"games of {error} are not shown; open a file of them on its own: spag web FILE")
+                    faults.append(str(error))
                 except (*_UNREADABLE, DataError) as error:
                     faults.append(f"{place}: not an episode: {str(error).removeprefix(f'{place}: ')}")
             offset += len(line)
@@ -234,7 +234,6 @@ class GameIndex:
 
     def _forget(self, name: str) -> None:
         del self._followers[name]
-        self._troubles.pop(name, None)
         with self._lock:
             self._db.execute("DELETE FROM games WHERE source = ?", (name,))
 
@@ -242,7 +241,7 @@ class GameIndex:
 def _is_game(line: bytes, kinds: Mapping[str, Game]) -> bool:
     try:
         _read(line, "", kinds)
-    except (_OtherGameError, *_UNREADABLE, DataError):
+    except (*_UNREADABLE, DataError):
         return False
     return True
 
@@ -252,7 +251,7 @@ def _read(line: bytes, place: str, kinds: Mapping[str, Game]) -> tuple[tuple[Any
     row = _ROWS.decode(line)
     game = kinds.get(row.game)
     if game is None:
-        raise _OtherGameError(row.game)
+        raise _OtherGameError(f"games of {row.game} are not shown; open a file of them on its own: spag web FILE")
     task, outcome = row.task, row.outcome
     if task is None or outcome is None:
         whole = episode_of(msgspec.json.decode(line), place)

@@ -8,7 +8,6 @@ hidden from the visitor's role.
 import asyncio
 import secrets
 import time
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request
@@ -22,8 +21,8 @@ from spag.engines.base import Sampling
 from spag.engines.players import sampling_of
 from spag.games.base import Explanation, explain
 from spag.report.html import capital
-from spag.runs.parts import games_of
 from spag.runs.reading import RunFolder
+from spag.runs.records import games_of
 from spag.web.security import SESSION_COOKIE
 from spag.web.sessions import LONGEST_UTTERANCE, Session, WebMatch, draw_task, informed_roles
 from spag.web.site import Site, TheSite, form_of, is_swap
@@ -150,11 +149,12 @@ def _match(
 
 
 def _explanation(match: WebMatch) -> Explanation | None:
-    state, result, game = match.state, match.state.result, match.game
+    state, name, result = match.state, match.game.name, match.state.result
     if result is None:
         return None
-    ended = Episode(task=state.task, history=state.history, game=game.name, outcome=result.outcome, seed=state.seed)
-    return explain(game, replace(ended, reason=result.reason))
+    outcome, reason, seed = result.outcome, result.reason, state.seed
+    ended = Episode(task=state.task, history=state.history, game=name, outcome=outcome, reason=reason, seed=seed)
+    return explain(match.game, ended)
 
 
 def _title(match: WebMatch, explained: Explanation | None) -> str:

@@ -19,7 +19,7 @@ from spag.report.run_tables import arena_note
 from spag.web import queries
 from spag.web.figures import phases_of, step_columns, step_rows
 from spag.web.index import MOST_LINES
-from spag.web.queries import NOBODY, GameFilter
+from spag.web.queries import LONGEST_NAME, NOBODY, GameFilter
 from spag.web.security import LOGIN, TOKEN_COOKIE
 from spag.web.site import TheSite, form_of, is_swap, site_of
 
@@ -42,8 +42,8 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
     """The state of the run; a damaged file is named and its part left out. An htmx poll whose state was already
     ``seen`` gets 204.
     """
-    run, fault = site.reader.read()
-    faults = [*([fault] if fault else []), *site.index.faults]
+    run = site.run()
+    faults = [*filter(None, [site.reader.fault]), *site.index.faults]
 
     def part(read: Callable[[], Any]) -> Any:
         try:
@@ -159,7 +159,7 @@ def _board(shown: Game, state: State) -> str:
 
 
 @router.get("/tasks")
-def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
+def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length=LONGEST_NAME)] = "") -> HTMLResponse:
     """One task in each source, side by side; without a task, a list of tasks worth comparing."""
     columns = []
     for source, (total, rows) in queries.games_of_task(site.index, task.strip(), PER_SOURCE).items():

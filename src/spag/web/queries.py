@@ -22,6 +22,7 @@ PAGE_SIZE = 30
 STEPS_A_PAGE = 50
 MOST_BARS = 8  # for the steps of one phase in the overview
 MOST_COLUMNS = 12
+LONGEST_NAME = 2000  # characters of a task, source or player in an address
 NOBODY = "nobody"  # the "winner" of games that no role wins
 _MOST = 10**9
 _TERM = re.compile(r'"([^"]+)"?|([^\s"]+)')
@@ -29,6 +30,7 @@ _SHORTEST_PREFIX = 3  # letters; shorter prefixes match nearly every game
 
 _Blank = BeforeValidator(lambda value: None if isinstance(value, str) and not value.strip() else value)
 Text = Annotated[Annotated[str, Field(max_length=200)] | None, _Blank]
+Name = Annotated[Annotated[str, Field(max_length=LONGEST_NAME)] | None, _Blank]
 Count = Annotated[Annotated[int, Field(ge=0, le=_MOST)] | None, _Blank]
 Ended = Mapping[str, int]
 """Games by outcome."""
@@ -38,14 +40,14 @@ class GameFilter(BaseModel):
     """A visitor's filter; fields are named as in the address. An empty field filters nothing."""
 
     game: Text = None
-    source: Text = None
+    source: Name = None
     phase: Text = None
     step: Count = None
     outcome: Text = None
     winner: Text = None
-    first: Text = None
-    second: Text = None
-    task: Text = None
+    first: Name = None
+    second: Name = None
+    task: Name = None
     shortest: Count = None
     longest: Count = None
     text: Text = None

@@ -1,14 +1,15 @@
-"""Access control: ASGI middleware in front of every route.
+"""Access control and limits, as ASGI middleware: ``Guard`` for the web UI, ``ApiGuard`` for API servers.
 
-- A loopback address answers only to loopback names, against DNS rebinding; any other address requires a token.
-- A request that changes state must come from a page of this site (``Origin``, ``Sec-Fetch-Site``) and declare its
-  length.
-- Every response has a strict Content-Security-Policy: scripts, styles and pictures only from here, none inline, no
-  framing.
+- A loopback address answers only to loopback names, so that a web page elsewhere cannot gain access by pointing its
+  name here (DNS rebinding); any other address requires a token, in ``Authorization: Bearer`` or the web UI's cookie.
+- The web UI accepts changes from its own pages alone (``Origin``, ``Sec-Fetch-Site``); an API refuses pages of other
+  sites. A request with a body must declare its length.
+- Every page has a strict Content-Security-Policy: scripts, styles and pictures only from here, none inline, no framing.
 
 The token is compared in constant time; the cookie holds a keyed hash of it that expires with the process.
 """
 
+import asyncio
 import hmac
 import ipaddress
 import secrets
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spag.core.errors import ConfigError
@@ -27,6 +28,8 @@ TOKEN_COOKIE = "spag_token"
 SESSION_COOKIE = "spag_session"
 LOGIN = "/login"
 MOST_BYTES = 64 * 1024  # of a request's body
+REQUEST_S = 300.0
+IDLE_S = 600.0
 _SHORTEST_TOKEN = 16
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _HEADERS = {
@@ -94,15 +97,16 @@ class Access:
         return hmac.compare_digest(request.cookies.get(TOKEN_COOKIE, "").encode(), self.cookie.encode())
 
 
+@dataclass(frozen=True)
 class Guard:
-    """The middleware."""
+    """The web UI's middleware."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
+    app: ASGIApp
+    access: Access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
 
         async def send_guarded(message: Message) -> None:
@@ -113,18 +117,18 @@ class Guard:
                     headers["cache-control"] = "no-store"
             await send(message)
 
-        answer: ASGIApp = self._refusal(scope) or self._app
+        answer: ASGIApp = self._refusal(scope) or self.app
         await answer(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return why a request is refused; ``None`` if it may pass."""
         request, path = HTTPConnection(scope), scope["path"]
         headers = request.headers
-        if self._access.is_foreign(headers.get("host", "")):
+        if self.access.is_foreign(headers.get("host", "")):
             return PlainTextResponse("This page answers to localhost only, not to another name.", 421)
         if scope["method"] not in _SAFE_METHODS and (fault := _fault_of_change(headers)):
             return fault
-        if path == LOGIN or path.startswith("/static/") or self._access.admits(request):
+        if path == LOGIN or path.startswith("/static/") or self.access.admits(request):
             return None
         if "hx-request" in headers:
             return Response(status_code=401, headers={"hx-redirect": LOGIN})
@@ -135,7 +139,7 @@ class Guard:
 def fault_of_length(headers: Headers, most_bytes: int) -> tuple[int, str] | None:
     """Return status and text that refuse a request of unknown length, or longer than ``most_bytes``."""
     length = headers.get("content-length", "")
-    if not length.isdecimal():
+    if not length.isdecimal() or "transfer-encoding" in headers:  # a chunked body may exceed the length it declares
         return 411, "A request must say how long it is."
     return (413, f"At most {most_bytes:,} bytes are taken.") if len(length) > 9 or int(length) > most_bytes else None
 
@@ -147,3 +151,71 @@ def _fault_of_change(headers: Headers) -> Response | None:
         return PlainTextResponse("This request did not come from a page of this site.", 403)
     fault = fault_of_length(headers, MOST_BYTES)
     return PlainTextResponse(fault[1], fault[0]) if fault else None
+
+
+def refusal(status: int, text: str) -> Response:
+    """Return the response to a refused request."""
+    return JSONResponse({"detail": text}, status, {"cache-control": "no-store"})
+
+
+@dataclass(frozen=True)
+class ApiGuard:
+    """The middleware of API servers, HTTP and WebSocket. Seconds: ``request_s`` for an HTTP request, ``idle_s`` to wait
+    for a WebSocket's next message.
+    """
+
+    app: ASGIApp
+    access: Access
+    most_bytes: int = MOST_BYTES
+    request_s: float = REQUEST_S
+    idle_s: float = IDLE_S
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif (refused := self._refusal(scope)) is not None:
+            await refused(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self.app(scope, self._receive_in_time(receive), send)
+        else:
+            await self._answer_in_time(scope, receive, send)
+
+    async def _answer_in_time(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            async with asyncio.timeout(self.request_s):
+                await self.app(scope, receive, noting)
+        except TimeoutError:
+            if not started:
+                await refusal(408, f"This request took longer than {self.request_s:g} s.")(scope, receive, send)
+
+    def _receive_in_time(self, receive: Receive) -> Receive:
+        async def receive_in_time() -> Message:
+            try:
+                async with asyncio.timeout(self.idle_s):
+                    return await receive()
+            except TimeoutError:
+                return {"type": "websocket.disconnect", "code": 1001, "reason": f"no message for {self.idle_s:g} s"}
+
+        return receive_in_time
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return why a request is refused; ``None`` if it may pass."""
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self.access.is_foreign(host):
+            return refusal(421, "This server answers to localhost only, and not under the name that was asked for.")
+        if origin is not None and origin.partition("://")[2] != host:
+            return refusal(403, "This server does not answer pages of other sites.")
+        if not self.access.admits(HTTPConnection(scope)):
+            return refusal(401, "A token is required: Authorization: Bearer TOKEN.")
+        if scope["type"] == "websocket" or scope["method"] in _SAFE_METHODS:
+            return None
+        fault = fault_of_length(headers, self.most_bytes)
+        return refusal(*fault) if fault else None

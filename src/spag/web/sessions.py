@@ -1,27 +1,58 @@
 """Games between a visitor and a model or bot, with the rules, prompts and verdicts of self-play.
 
-A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number and age.
-Everything here runs in the server's event loop, one call at a time, so a game needs no lock. The visitor sees a game in
-progress only through ``observe``.
+A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number and age. A
+few models are open at once, shared by all sessions. Everything here runs in the server's event loop, one call at a
+time, so nothing needs a lock. The visitor sees a game in progress only through ``observe``.
 """
 
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from spag.core.errors import ConfigError, DataError, EngineError
 from spag.core.types import Split, State, Task, Utterance
-from spag.engines.base import Sampling
-from spag.engines.thread import REPLY_LIMIT_S, Reply
+from spag.engines.base import Engine, Sampling
+from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game, TextGame
 from spag.rollout.runner import next_request, should_retry, without_thought
-from spag.web.models import ModelPool
 
 LONGEST_UTTERANCE = 2000
+MOST_OPEN = 2  # models
 MOST_SESSIONS = 256
 MOST_GAMES = 20  # games per session
 SESSION_S = 12 * 3600.0  # seconds without a visit
+
+OpenModel = Callable[[str], Engine]
+
+
+class ModelPool:
+    """The open models by name, at most ``most_open``; a new one replaces the least recently used."""
+
+    def __init__(self, open_model: OpenModel, *, most_open: int = MOST_OPEN) -> None:
+        self._open_model, self._most_open = open_model, most_open
+        self._threads: OrderedDict[str, ModelThread] = OrderedDict()
+
+    def get(self, name: str) -> ModelThread:
+        """Return the model ``name``, opened in the background. Raises ``EngineError`` if all others are busy."""
+        known = self._threads.get(name)
+        if known is not None and known.problem is None:
+            self._threads.move_to_end(name)
+            return known
+        self._threads.pop(name, None)
+        while len(self._threads) >= self._most_open:
+            idle = next((other for other, thread in self._threads.items() if thread.problem or not thread.asked), None)
+            if idle is None:
+                raise EngineError(f"{self._most_open} other models are answering right now; try again in a moment")
+            self._threads.pop(idle).close()
+        thread = self._threads[name] = ModelThread(lambda: self._open_model(name))
+        return thread
+
+    def close(self) -> None:
+        for thread in self._threads.values():
+            thread.close()
+        self._threads.clear()
 
 
 @dataclass(slots=True)

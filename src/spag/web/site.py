@@ -1,5 +1,10 @@
-"""Shared by all routes: the served run, rendering of templates, and forms."""
+"""Shared by all routes: the served run, rendering of templates, and forms.
 
+While a file of the run cannot be read (it is being replaced, its disk is unavailable), pages show what was read before
+and name the file.
+"""
+
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,13 +20,56 @@ from spag.engines.players import bot_names
 from spag.games.base import Game
 from spag.report.html import environment
 from spag.runs.reading import RunFolder
-from spag.web.following import RunReader
 from spag.web.index import GameIndex
-from spag.web.models import ModelPool
 from spag.web.security import Access
-from spag.web.sessions import Sessions
+from spag.web.sessions import ModelPool, Sessions
 
+AGAIN_S = 5.0  # seconds between two tries to read damaged settings
 MOST_FIELDS = 20  # fields of a form
+
+
+class RunReader:
+    """Reads the run at ``path`` for pages and index. Raises ``SpagError`` if it cannot be read at the start.
+
+    ``fault``: why the settings are outdated; empty if they are not. The kinds of games are fixed once games are in the
+    index, because pages show them by their roles and outcomes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.fault, self._looked = path, "", time.monotonic()
+        self._known, self._stamp = RunFolder(path), self._config_stamp()
+        self.index = GameIndex(lambda: self.read().sources(), lambda: self.read().games)
+        _ = self._known.config, self._known.games
+
+    def read(self) -> RunFolder:
+        """Return the current run, with the last readable settings."""
+        stamp, run, now = self._config_stamp(), RunFolder(self._path), time.monotonic()
+        if stamp is None or stamp != self._stamp or (self.fault and now - self._looked > AGAIN_S):
+            try:
+                self.fault = self._fault(run)
+            except SpagError as error:
+                self.fault = f"{error}; until then the page shows the run by the settings read before"
+            if not self.fault:
+                self._known = run
+            self._stamp, self._looked = stamp, time.monotonic()
+        settings = {"config": self._known.config, "game": self._known.game, "games": self._known.games}
+        vars(known := RunFolder(self._path)).update(settings)  # in place of what its cached properties would read
+        return known
+
+    def _config_stamp(self) -> tuple[int, ...] | None:
+        try:
+            found = (self._path / "config.yaml").stat()
+        except OSError:  # a file of episodes, or a run without settings yet
+            return None
+        return found.st_ino, found.st_ctime_ns, found.st_size
+
+    def _fault(self, run: RunFolder) -> str:
+        if run.config is None and self._known.config is not None:
+            return f"{self._path}: config.yaml is gone; the page shows the run by the settings read before"
+        is_other = run.game.name != self._known.game.name or self._known.games.keys() - run.games.keys()
+        if is_other and not self.index.is_empty:
+            return f"{self._path}: another game than before, {', '.join(run.games)}; start spag web again to see it"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -41,7 +89,7 @@ class Site:
 
     def run(self) -> RunFolder:
         """Return the current run."""
-        return self.reader.read()[0]
+        return self.reader.read()
 
     def game(self, name: str) -> Game:
         """Return a game of the run. Raises ``DataError`` for another."""

@@ -1,30 +1,106 @@
 """TextArena's two-player environments as games: ``textarena:KuhnPoker-v0`` plays, trains and competes like our own
 (extra ``textarena``).
 
-An environment is a mutable object; a game is functions of the history: ``replay.py`` connects the two.
+An environment is a mutable object; a game is functions of the history. So a position is the environment after a seed
+and some moves, replayed. TextArena draws from the global generators of Python and NumPy at any time: both are seeded
+for a replay and restored after it, so replays and our own draws do not affect each other.
 """
 
 import difflib
 import json
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
+from threading import Lock
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
-from spag.adapters.textarena.replay import FAULTS, PLAYERS, Position, position
-from spag.core.errors import ConfigError, DataError, require_package
+from spag.core.errors import ConfigError, DataError, first_line, require_package
 from spag.core.seeds import derive_seed
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
 from spag.games.base import Bot, TextGame, drawn, outcome_map, split_in_id
 from spag.games.registry import get, settings_of
 
 PREFIX = "textarena:"
+PLAYERS = range(2)
+FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""Errors of an environment that cannot be started, or cannot read a move."""
+_LOCK = Lock()  # of the generators
 ROLES = tuple(f"player_{number}" for number in PLAYERS)
 _MORE = "The environment's rewards decide."
 _INVALID = "Who makes more invalid moves in a row than the environment allows loses."
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The observation of each player, the player to move, and at the end ``rewards`` by player; ``invalid`` is the
+    player whose invalid move ended the game.
+    """
+
+    seen: tuple[str, ...]
+    to_move: int
+    rewards: tuple[float, ...] | None = None
+    invalid: int | None = None
+    reason: str = ""
+
+
+@lru_cache(maxsize=4096)
+def position(env_id: str, options: str, seed: int, texts: tuple[str, ...]) -> Position:
+    """Return the position of the environment, made with ``options`` (JSON), after the moves ``texts``. Raises the
+    errors of making it.
+    """
+    import textarena  # noqa: PLC0415 - takes seconds
+
+    with _seeded(seed):
+        env = textarena.make(env_id, **json.loads(options))
+        if not isinstance(env, textarena.Wrapper):
+            env = textarena.wrappers.LLMObservationWrapper(env)  # the -raw environments give lists of messages
+        env.reset(num_players=len(PLAYERS), seed=seed)
+        for text in texts:
+            env.get_observation()
+            mover = env.state.current_player_id
+            try:
+                done, _ = env.step(text)
+            except FAULTS as error:  # a move that the environment fails to read is its player's fault
+                paid = tuple(-1.0 if player == mover else 1.0 for player in PLAYERS)
+                reason = f"the environment failed to read the move: {first_line(error)}"
+                return Position(("",) * len(PLAYERS), mover, paid, mover, reason)
+            if done:
+                return _ended(env, mover)
+        to_move = env.state.current_player_id
+        return Position(tuple(_seen(env, player) for player in PLAYERS), to_move)
+
+
+def _ended(env: Any, mover: int) -> Position:
+    seen = tuple(_seen(env, player) for player in PLAYERS)
+    rewards, info = env.close()
+    invalid = next((player for player in PLAYERS if info[player].get("invalid_move")), None)
+    reason = " ".join(str(info[mover].get("reason") or "the environment ended the game").split())
+    return Position(seen, mover, tuple(float((rewards or {}).get(player, 0)) for player in PLAYERS), invalid, reason)
+
+
+def _seen(env: Any, player: int) -> str:
+    """Return the observation of ``player``. This may change the environment, which is not used again."""
+    env.state.current_player_id = player
+    return str(env.get_observation()[1])
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with _LOCK:
+        python, numbers = random.getstate(), np.random.get_state()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)
 
 
 def _random_bot(observation: Observation, rng: random.Random) -> str:

@@ -1,6 +1,4 @@
-"""The shipped presets: one YAML file each, and its purpose. Imports only the standard library, to keep ``--help``
-fast.
-"""
+"""The shipped presets: one YAML file each, and its purpose. Imports no other package, to keep ``--help`` fast."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ class Preset:
     time: str
 
 
-ABOUT = {
+PRESETS = {
     "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "10 to 25 minutes"),
     "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "5 to 10 minutes"),
     "kuhn": Preset("Kuhn poker online, scored exactly", "2 CPU cores", "8 minutes"),
@@ -35,11 +33,6 @@ ABOUT = {
     "baichuan2-13b": Preset("the paper's second model", "8 A100, 80 GB", "not planned"),
 }
 """Every preset, from the smallest machine to the largest."""
-
-
-def preset_names() -> list[str]:
-    """Return the names of the shipped presets, smallest machine first."""
-    return list(ABOUT)
 
 
 def preset_text(name: str) -> str:

@@ -26,11 +26,10 @@ NOTE_INTERVAL_S = 5.0
 
 
 def open_client(base_url: str | None, *, concurrency: int, max_retries: int, timeout_s: float) -> openai.AsyncOpenAI:
-    """Open a client for ``base_url``, or else ``OPENAI_BASE_URL``, with the key in ``OPENAI_API_KEY``. Raises
-    ``ConfigError``.
+    """Open a client for ``base_url``, or else ``OPENAI_BASE_URL``, with the key in ``OPENAI_API_KEY``.
 
     An endpoint on this machine needs no key and no proxy. The client's ``base_url`` is safe to show: the address's
-    password and query, which may be secret, go into headers and query arguments.
+    password and query, which may be secret, go into headers and query arguments. Raises ``ConfigError``.
     """
     url = _endpoint(base_url)
     shown = _without_secrets(url)

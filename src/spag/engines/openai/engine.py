@@ -31,8 +31,7 @@ FIXES = {
 
 
 class OpenAIEngine:
-    """Satisfies ``spag.engines.base.Engine``. An attempt may take ``timeout_s`` seconds, and is retried ``max_retries``
-    times.
+    """Satisfies ``Engine``. An attempt may take ``timeout_s`` seconds, and is retried ``max_retries`` times.
 
     Raises ``ConfigError`` if the address or the key is missing or malformed. The first request that fails for good ends
     the engine: ``poll`` returns what is finished, then raises ``EngineError``, and no queued request is sent.
@@ -156,9 +155,7 @@ class OpenAIEngine:
 
 
 def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
-    """Return the request's arguments. ``limit_name`` is ``max_tokens`` or ``max_completion_tokens``: endpoints
-    differ.
-    """
+    """Return the arguments. ``limit_name`` is ``max_tokens`` or ``max_completion_tokens``: endpoints differ."""
     arguments: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": request.prompt}],
@@ -168,15 +165,12 @@ def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
         "seed": request.seed & 0x7FFF_FFFF,  # some servers keep 32 bits, and read -1 as "any"
         "n": 1,
     }
-    stop = () if request.sampling.thought_tokens else request.stop[:MAX_STOPS]  # a thought may contain one: cut here
+    stop = () if request.sampling.thinking else request.stop[:MAX_STOPS]  # a thought may contain one: cut here
     return arguments | ({"stop": stop} if stop else {})
 
 
 def _read_reply(response: Any, request: Request) -> Completion:
-    """Return the completion in a raw response, with token counts of 0 if the server gives none.
-
-    Raises ``ValueError`` for anything but a chat completion.
-    """
+    """Return the completion in a raw response. Raises ``ValueError`` for anything but a chat completion."""
     try:
         reply = response.parse()
         choice, usage = reply.choices[0], reply.usage
@@ -187,7 +181,7 @@ def _read_reply(response: Any, request: Request) -> Completion:
         is_valid = False
     if not is_valid:
         raise ValueError(f"the reply is not a chat completion: {response.text}")
-    thinking = request.sampling.thought_tokens > 0
+    thinking = request.sampling.thinking
     text = _with_thought(choice.message, text) if thinking else text
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.most_tokens]
     kept = kept.encode(errors="replace").decode()  # half a character, as JSON may hold, could not be stored

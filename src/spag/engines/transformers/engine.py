@@ -17,21 +17,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
 from spag.core.thinking import CLOSE
-from spag.engines.base import Completion, FinishReason, Request, text_before_stop, token_limit
-from spag.engines.prompts import check_room, encode_request
+from spag.engines.base import Completion, FinishReason, Request, Sampling, token_limit
+from spag.engines.prompts import TokenizedRequest, tokenize
 from spag.engines.transformers.forward import SlotModel
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import SlotCache
 from spag.models.roles import weights_of_adapter
-from spag.models.tokens import (
-    PromptStyle,
-    check_ids,
-    decode_reply,
-    opening_of,
-    spoken,
-    stop_token_ids,
-    token_count,
-)
+from spag.models.tokens import PromptStyle, check_ids, stop_token_ids, token_count
 from spag.models.weights import weights_of
 
 KNOWN = 256
@@ -44,21 +36,22 @@ DRAWN = 32
 class _Row:
     """A request in progress. ``slot`` holds all of ``tokens`` but the last; -1: no slot."""
 
-    request: Request
-    prompt: list[int]
-    truncated: bool
+    asked: TokenizedRequest
     generator: torch.Generator
+    text: str
     slot: int = -1
     generated: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     sampling_logprobs: list[float] = field(default_factory=list)
-    text: str = ""
-    opening: str = ""  # of a thought or an answer, if the prompt ends with it
     closed_at: int | None = None  # tokens up to the end of its thought
 
     @property
     def tokens(self) -> list[int]:
-        return self.prompt + self.generated
+        return [*self.asked.prompt, *self.generated]
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.asked.request.sampling
 
 
 class TransformersEngine:
@@ -93,13 +86,11 @@ class TransformersEngine:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises ``RequestError`` for an empty prompt or one that leaves no room for the utterance."""
-        prompt, truncated = encode_request(self._tokenizer, request, self._style)
-        check_ids(self._tokenizer, prompt, self._vocabulary)
-        check_room(request, len(prompt), self._slots.positions, "take a model with more, or shorten utterances")
+        fix = "take a model with more, or shorten utterances"
+        asked = tokenize(self._tokenizer, request, self._style, self._slots.positions, fix)
+        check_ids(self._tokenizer, asked.prompt, self._vocabulary)
         generator = torch.Generator(self._model.device).manual_seed(request.seed)
-        thinking = request.sampling.thought_tokens > 0
-        opening = opening_of(self._tokenizer, prompt, self._style, thinking=thinking)
-        self._queue.append(_Row(request, list(prompt), truncated, generator, text=opening, opening=opening))
+        self._queue.append(_Row(asked, generator, asked.opening))
 
     def poll(self) -> list[Completion]:
         finished: list[Completion] = []
@@ -108,9 +99,8 @@ class TransformersEngine:
                 while not finished and not self._woken and (self._queue or self._active):
                     finished = self._draw_known() or self._admit() or self._decode()
         except (torch.OutOfMemoryError, MemoryError) as error:
-            raise EngineError(
-                f"out of memory with {len(self._active)} utterances in flight; lower engine.concurrency"
-            ) from error
+            what = f"out of memory with {len(self._active)} utterances in flight"
+            raise EngineError(f"{what}; lower engine.concurrency") from error
         self._woken = False
         return finished
 
@@ -121,7 +111,7 @@ class TransformersEngine:
     def partial(self, request_id: str) -> str | None:
         """Return the text so far of a request, ``None`` if it is unknown. Safe to call while ``poll`` runs."""
         rows = [*self._active, *self._queue]  # in the queue it may wait for another request's logits
-        return next((self._spoken(row) for row in rows if row.request.id == request_id), None)
+        return next((row.asked.spoken(row.text) for row in rows if row.asked.request.id == request_id), None)
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         self._replace(weights, copies=True)
@@ -131,20 +121,18 @@ class TransformersEngine:
 
     def forget(self) -> None:
         self._known.clear()
-        self._cache = SlotCache(self.concurrency, len(self._cache.cache.layers))
+        self._cache = SlotCache(self.concurrency, self._slots.layers)
 
     def _replace(self, weights: Mapping[str, torch.Tensor], *, copies: bool) -> None:
-        """Compute with ``weights`` of any shape, by name; the previous tensors may be shared, so they stay as they
-        are.
-        """
+        """Compute with ``weights``, by name; the previous tensors may be shared, so they stay as they are."""
         own = dict(weights_of(self._model))
         if self._adapter is not None:  # callers know it as the only one
             own = weights_of_adapter(own, self._adapter)
-        unknown = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
-        if unknown or self._queue or self._active:
-            raise EngineError(
-                f"{unknown[0]}: no such weight of that shape" if unknown else "weights change only between requests"
-            )
+        if self._queue or self._active:
+            raise EngineError("weights change only between requests")
+        for name, value in weights.items():
+            if name not in own or own[name].shape != value.shape:
+                raise EngineError(f"{name}: no such weight of that shape")
         for name, value in weights.items():
             own[name].data = value.detach().to(own[name].device, own[name].dtype, copy=copies)
         self.forget()
@@ -158,10 +146,10 @@ class TransformersEngine:
     def _draw_known(self) -> list[Completion]:
         """Sample tokens of requests as long as another had the same tokens before; this needs no slot."""
         parked = [row for row in self._active if tuple(row.tokens) in self._known]
+        self._queue = parked + self._queue
         for row in parked:
             row.slot = -1
             self._active.remove(row)
-        self._queue = parked + self._queue
         finished: list[Completion] = []
         while not finished and (rows := [row for row in self._queue if tuple(row.tokens) in self._known]):
             for start in range(0, len(rows), DRAWN):
@@ -176,22 +164,16 @@ class TransformersEngine:
         if not self._queue or not free:
             return []
         cold = not any(self._cache.tokens)
-        count = 1 if cold and self._reuse else len(free)  # the first computes the prefix that all others copy
-        rows = self._first_of_equals(count)
+        # the first computes the prefix that all others copy
+        rows = self._first_of_equals(1 if cold and self._reuse else len(free))
         if not rows:
             return []
+        self._active += rows
         self._queue = [row for row in self._queue if row not in rows]
-        tokens = [row.tokens for row in rows]
-        slots, starts = self._cache.assign(tokens, free)
+        slots, starts = self._cache.assign([row.tokens for row in rows], free)
         for row, slot in zip(rows, slots, strict=True):
             row.slot = slot
-        fed = [ids[start:] for ids, start in zip(tokens, starts, strict=True)]
-        logits = self._slots.logits(self._cache, slots, starts, fed)
-        for row, ids in zip(rows, tokens, strict=True):
-            self._cache.tokens[row.slot] = ids
-        self._active.extend(rows)
-        self._remember(rows, logits)
-        return self._advance(rows, logits)
+        return self._feed(rows, starts)
 
     def _first_of_equals(self, count: int) -> list[_Row]:
         """Return up to ``count`` queued requests. Those with the same tokens as another wait for its logits."""
@@ -209,13 +191,16 @@ class TransformersEngine:
     def _decode(self) -> list[Completion]:
         """Feed every active row its last token and sample the next."""
         self._compact_slots()
-        starts = [len(self._cache.tokens[row.slot]) for row in self._active]
-        fed = [[row.generated[-1]] for row in self._active]
-        logits = self._slots.logits(self._cache, [row.slot for row in self._active], starts, fed)
-        for row in self._active:
-            self._cache.tokens[row.slot].append(row.generated[-1])
-        self._remember(self._active, logits)
-        return self._advance(list(self._active), logits)
+        return self._feed(list(self._active), [len(self._cache.tokens[row.slot]) for row in self._active])
+
+    def _feed(self, rows: list[_Row], starts: Sequence[int]) -> list[Completion]:
+        """Feed rows their tokens from ``starts`` on and sample the next."""
+        fed = [row.tokens[start:] for row, start in zip(rows, starts, strict=True)]
+        logits = self._slots.logits(self._cache, [row.slot for row in rows], starts, fed)
+        for row in rows:
+            self._cache.tokens[row.slot] = row.tokens
+        self._remember(rows, logits)
+        return self._advance(rows, logits)
 
     def _compact_slots(self) -> None:
         """Move active rows into the first slots, so that their keys and values are read without copying."""
@@ -230,20 +215,18 @@ class TransformersEngine:
     def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
         """Sample a token for each row; return the completions of rows that ended with it."""
         # a thought's tokens count only until it is closed
-        too_short = (len(row.generated) - (row.closed_at or 0) < row.request.sampling.min_new_tokens for row in rows)
+        too_short = (len(row.generated) - (row.closed_at or 0) < row.sampling.min_new_tokens for row in rows)
         stops = [token for token in self._stop_ids if token < self._token_count]
         banned = {index: stops for index, is_short in enumerate(too_short) if is_short}
-        generators = [row.generator if row.request.sampling.temperature > 0 else None for row in rows]
+        generators = [row.generator if row.sampling.temperature > 0 else None for row in rows]
         noise = random_bits(generators, logits.shape[-1], logits.device)
-        draw = sample_tokens(logits, [row.request.sampling for row in rows], noise, banned, self._token_count)
+        draw = sample_tokens(logits, [row.sampling for row in rows], noise, banned, self._token_count)
         drawn = zip(rows, draw.tokens.tolist(), draw.logprobs.tolist(), draw.sampling_logprobs.tolist(), strict=True)
         finished = []
         for row, token, logprob, sampling_logprob in drawn:
             if not math.isfinite(logprob):  # one non-finite logit is enough
-                fix = "set model.dtype=float32, or look for broken weights"
-                raise EngineError(
-                    f"{row.request.id}: the model's output is not finite (model.dtype={self._dtype}); {fix}"
-                )
+                what = f"{row.asked.request.id}: the model's output is not finite (model.dtype={self._dtype})"
+                raise EngineError(f"{what}; set model.dtype=float32, or look for broken weights")
             row.generated.append(token)
             row.logprobs.append(logprob)
             row.sampling_logprobs.append(sampling_logprob)
@@ -264,35 +247,20 @@ class TransformersEngine:
             self._known.popitem(last=False)
 
     def _finish_reason(self, row: _Row) -> FinishReason | None:
-        if row.generated[-1] in self._stop_ids:
-            row.text = row.opening + decode_reply(self._tokenizer, row.prompt, row.generated[:-1])
+        ended = row.generated[-1] in self._stop_ids
+        row.text = row.asked.decode(row.generated[:-1] if ended else row.generated)
+        if ended:
             return FinishReason.EOS
-        sampling = row.request.sampling
-        row.text = row.opening + decode_reply(self._tokenizer, row.prompt, row.generated)
-        thinking, tagged = sampling.thought_tokens > 0, self._style is PromptStyle.TAGGED
-        if (cut := text_before_stop(row.text, row.request.stop, thinking=thinking, tagged=tagged)) is not None:
+        if (cut := row.asked.before_stop(row.text)) is not None:
             row.text = cut
             return FinishReason.STOP
         if row.closed_at is None and CLOSE in row.text:
             row.closed_at = len(row.generated)
-        return FinishReason.LENGTH if len(row.generated) >= token_limit(sampling, row.text, row.closed_at) else None
-
-    def _spoken(self, row: _Row) -> str:
-        return spoken(row.text, self._style, thinking=row.request.sampling.thought_tokens > 0)
+        is_full = len(row.generated) >= token_limit(row.sampling, row.text, row.closed_at)
+        return FinishReason.LENGTH if is_full else None
 
     def _complete(self, row: _Row, reason: FinishReason) -> Completion:
         (self._queue if row.slot < 0 else self._active).remove(row)
         if not self._reuse:
             self._cache.tokens[row.slot] = []
-        return Completion(
-            id=row.request.id,
-            text=row.request.sampling.trim(self._spoken(row)),
-            finish_reason=reason,
-            prompt_tokens=len(row.prompt),
-            completion_tokens=len(row.generated),
-            prompt_ids=tuple(row.prompt),
-            token_ids=tuple(row.generated),
-            logprobs=tuple(row.logprobs),
-            sampling_logprobs=tuple(row.sampling_logprobs),
-            prompt_truncated=row.truncated,
-        )
+        return row.asked.completion(row.text, reason, row.generated, row.logprobs, row.sampling_logprobs)

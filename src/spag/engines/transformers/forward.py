@@ -38,8 +38,7 @@ class SlotModel:
             self.positions = rope.get("original_max_position_embeddings", self.positions)
         # Functions other than torch's add the mask to the scores.
         self._adds_mask = model.config._attn_implementation not in ("sdpa", ATTENTION)
-        reason = self._why_not()
-        if reason is not None:
+        if reason := self._why_not():
             what = f"the transformers engine cannot cache this model ({reason})"
             raise ModelError(f"{text._name_or_path}: {what}; play it with vLLM")
 
@@ -68,7 +67,7 @@ class SlotModel:
         return "it does not follow the masks of slots" if differs.any() else None
 
     def logits(
-        self, cache: SlotCache, slots: list[int], starts: list[int], fed: Sequence[Sequence[int]]
+        self, cache: SlotCache, slots: list[int], starts: Sequence[int], fed: Sequence[Sequence[int]]
     ) -> torch.Tensor:
         """Feed each slot its tokens from its start on; return the last position's logits, (B, V)."""
         model, device = self._model, self._model.device

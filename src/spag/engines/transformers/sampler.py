@@ -33,10 +33,9 @@ def sample_tokens(
     banned: Mapping[int, Sequence[int]],
     size: int | None = None,
 ) -> Draw:
-    """Sample one token per row.
+    """Sample one token per row from ``logits``, (B, V), with ``noise``, (B, V), from ``random_bits``.
 
-    ``logits``: (B, V). ``noise``: (B, V), from ``random_bits`` (ignored at temperature 0). ``banned``: by row, tokens
-    that must not be sampled; neither must any from ``size`` on.
+    ``banned``: by row, tokens that must not be sampled; neither must any from ``size`` on.
     """
     logits = logits.float()
     raw_total = logits.logsumexp(-1)

@@ -92,9 +92,7 @@ class SlotCache:
         self, rows: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device
     ) -> torch.Tensor:
         """Plan a forward pass that feeds ``counts[i]`` tokens, left-padded to the longest, into slot ``rows[i]`` from
-        position ``starts[i]``.
-
-        Returns the position ids, (B, Q); padding has -1.
+        position ``starts[i]``. Returns the position ids, (B, Q); padding has -1.
         """
         count, start = torch.tensor(counts), torch.tensor(starts)
         longest = int(count.max())
@@ -112,22 +110,20 @@ class SlotCache:
         """Return for each of the texts ``wanted`` the slot of ``free`` with the longest shared prefix, and how many of
         its tokens the slot holds after copying from others: never all, since the last is fed for its logits.
         """
-        pairs = (
-            (shared_length(self.tokens[slot], ids), index, slot) for index, ids in enumerate(wanted) for slot in free
-        )
+        texts = list(enumerate(wanted))
+        pairs = [(shared_length(self.tokens[slot], ids), index, slot) for index, ids in texts for slot in free]
         slots, held, left = dict[int, int](), dict[int, int](), set(free)
         for length, index, slot in sorted(pairs, key=lambda pair: -pair[0]):
             if index not in slots and slot in left:
                 slots[index], held[index] = slot, length
                 left.remove(slot)
-        for index, ids in enumerate(wanted):
+        for index, ids in texts:
             lengths = [shared_length(kept, ids) for kept in self.tokens]  # recomputed for each: a copy changes a slot
             donor = max(range(len(lengths)), key=lengths.__getitem__)
             if lengths[donor] > held[index]:
                 self.copy(donor, slots[index], lengths[donor])
                 held[index] = lengths[donor]
-        texts = range(len(wanted))
-        return [slots[index] for index in texts], [min(held[index], len(wanted[index]) - 1) for index in texts]
+        return [slots[index] for index, _ in texts], [min(held[index], len(ids) - 1) for index, ids in texts]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of slot ``source`` into slot ``target``."""
@@ -164,10 +160,8 @@ def grouped_attention(
     query in float32 on the CPU is faster as plain products.
     """
     if attention_mask is None:  # called from outside the engine: plain causal attention
-        plain: tuple[torch.Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, None, scaling=scaling, **options
-        )
-        return plain
+        attended, _ = sdpa_attention_forward(module, query, key, value, None, scaling=scaling, **options)
+        return attended, None
     batch, heads, queries, size = query.shape
     shared = heads // key.shape[1]
     folded = query.reshape(batch, key.shape[1], shared * queries, size)
@@ -211,9 +205,8 @@ def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
     unknown = kinds - {"full_attention", "sliding_attention", "global"}
     if unknown or type(model).__module__.startswith("transformers_modules"):
         what = ", ".join(sorted(unknown)) or "code of its own"
-        raise ModelError(
-            f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM"
-        )
+        fix = "play it with vLLM"
+        raise ModelError(f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); {fix}")
     window = window_of(config, kinds)
     if window is not None and (not isinstance(window, int) or window < 1):
         fix = "it must be a number of tokens, or null"

@@ -9,9 +9,9 @@ import importlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from functools import partial
+from functools import wraps
 from operator import itemgetter
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
@@ -24,6 +24,29 @@ from spag.engines.vllm.transfer import BUFFER_BYTES, WeightTransfer
 from spag.models.finding import read_adapter, resolve_model
 from spag.models.roles import read_roles
 from spag.storage.home import expanded
+
+P = ParamSpec("P")
+
+
+def in_background(work: Callable[P, None]) -> "Callable[P, Future[None]]":
+    """Let ``work`` run in a thread that does not keep the process alive."""
+
+    @wraps(work)
+    def start(*args: P.args, **kwargs: P.kwargs) -> "Future[None]":
+        result: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work(*args, **kwargs)
+            except (RuntimeError, OSError, ValueError, ImportError, AssertionError, EngineError) as error:
+                result.set_exception(error)
+            else:
+                result.set_result(None)
+
+        threading.Thread(target=run, daemon=True, name="spag-broadcast").start()
+        return result
+
+    return start
 
 
 def open_broadcast(model: ModelConfig) -> "WeightBroadcast":
@@ -46,19 +69,14 @@ class WeightBroadcast:
     """Weights of ``model`` from ``device`` to a group; ``version`` is that of vLLM here."""
 
     def __init__(self, model: ModelConfig, device: torch.device, version: str) -> None:
-        arguments = {
-            "model": resolve_model(model.name),
-            "dtype": model.dtype,
-            "trust_remote_code": model.trust_remote_code,
-        }
+        name, trusted = resolve_model(model.name), model.trust_remote_code
+        arguments = {"model": name, "dtype": model.dtype, "trust_remote_code": trusted}
         self._transfer, self._device, self.version = WeightTransfer(arguments, ()), device, version
         self._group: Any = None
 
-    def open(self, place: GroupPlace) -> "Future[None]":
-        """Start to form a group; it is there when all others have joined."""
-        return in_background(partial(self._open, place))
-
-    def _open(self, place: GroupPlace) -> None:
+    @in_background
+    def open(self, place: GroupPlace) -> None:
+        """Form a group; it is there when all others have joined."""
         from vllm.distributed.weight_transfer.nccl_common import trainer_init  # noqa: PLC0415 - slow, and optional
 
         self._use_device()
@@ -72,11 +90,9 @@ class WeightBroadcast:
         named = self._transfer.as_in_files(weights)
         return named, self._transfer.described([*named.items()]), self._transfer.sums(named)
 
-    def send(self, named: Mapping[str, Tensor]) -> "Future[None]":
-        """Start to broadcast weights; they are sent when all others have received them."""
-        return in_background(partial(self._send, named))
-
-    def _send(self, named: Mapping[str, Tensor]) -> None:
+    @in_background
+    def send(self, named: Mapping[str, Tensor]) -> None:
+        """Broadcast weights; they are sent when all others have received them."""
         from vllm.distributed.weight_transfer.packed_tensor import (  # noqa: PLC0415 - slow, and optional
             packed_nccl_broadcast_producer as send,
         )
@@ -109,19 +125,3 @@ def broadcast_info(place: GroupPlace) -> dict[str, Any]:
     """Return what both ends must say alike; the trainer's takes no notice of how weights are packed."""
     meeting = {"master_address": place.address, "master_port": place.port, "world_size": place.size}
     return {**meeting, "packed": True, "packed_buffer_size_bytes": BUFFER_BYTES}
-
-
-def in_background(work: Callable[[], None]) -> "Future[None]":
-    """Start ``work`` in a thread that does not keep the process alive."""
-    result: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-        except (RuntimeError, OSError, ValueError, ImportError, AssertionError, EngineError) as error:
-            result.set_exception(error)
-        else:
-            result.set_result(None)
-
-    threading.Thread(target=run, daemon=True, name="spag-broadcast").start()
-    return result

@@ -20,28 +20,17 @@ from transformers import PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
 from spag.core.thinking import CLOSE, END_OF_ANSWER, OPEN
-from spag.engines.base import (
-    Completion,
-    FinishReason,
-    GroupPlace,
-    Request,
-    RequestError,
-    Sampling,
-    text_before_stop,
-    token_limit,
-)
-from spag.engines.prompts import check_room, encode_request
-from spag.engines.vllm.messages import WorkerOutput
+from spag.engines.base import Completion, FinishReason, GroupPlace, Request, RequestError, Sampling, token_limit
+from spag.engines.prompts import TokenizedRequest, tokenize
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import MAX_TEMPERATURE
-from spag.models.tokens import PromptStyle, decode_reply, opening_of, spoken, token_count
+from spag.engines.vllm.worker import WorkerOutput
+from spag.models.tokens import PromptStyle, token_count
 
 
 @dataclass(slots=True)
 class VLLMEngine:
-    """One model of a pool. Satisfies ``UpdatableEngine``, ``GroupedEngine`` and ``RestingEngine``. ``stop_ids``: tokens
-    that end a reply.
-    """
+    """One model of a pool. Satisfies ``GroupedEngine`` and ``RestingEngine``. ``stop_ids``: tokens that end a reply."""
 
     pool: VLLMPool
     tokenizer: PreTrainedTokenizerBase
@@ -60,12 +49,11 @@ class VLLMEngine:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises ``RequestError`` for an empty prompt or one that leaves no room for the utterance."""
-        prompt, truncated = encode_request(self.tokenizer, request, self.style)
         fix = "raise engine.max_length if the model takes more, or shorten utterances"
-        check_room(request, len(prompt), self.pool.max_length, fix)
+        asked = tokenize(self.tokenizer, request, self.style, self.pool.max_length, fix)
         arguments = _sampling_arguments(request, self.stop_ids, self.style)
-        callback = partial(self._finish, request, prompt, truncated)
-        self._waiting.add(self.pool.submit(request.id, list(prompt), arguments, self.adapter, callback))
+        callback = partial(self._finish, asked)
+        self._waiting.add(self.pool.submit(request.id, list(asked.prompt), arguments, self.adapter, callback))
 
     def poll(self) -> list[Completion]:
         if self._waiting and not self._done:
@@ -75,16 +63,14 @@ class VLLMEngine:
         return finished
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """See ``UpdatableEngine``; vLLM is not restarted.
-
-        Takes all weights, named as in the transformers model; for an adapter, all or some of its weights, named as in
-        its ``PeftModel``. The base model changes for all its adapters. Nothing may be in flight on the pool, for any of
-        its models.
+        """See ``UpdatableEngine``. Takes all weights, named as in the transformers model, or some of an adapter's,
+        named as in its ``PeftModel``. The base model changes for all its adapters. Nothing may be in flight on the
+        pool.
         """
         self.pool.update_weights(weights, self.adapter)
 
     def group_size(self) -> tuple[str, int]:
-        """See ``GroupedEngine``: for the base model, if vLLM was started for it."""
+        """See ``GroupedEngine``."""
         return self.pool.group_size()
 
     def join_group(self, place: GroupPlace) -> str | None:
@@ -105,58 +91,34 @@ class VLLMEngine:
             self._waiting.clear()
             self._done.clear()
 
-    def _finish(self, request: Request, prompt: tuple[int, ...], truncated: bool, output: WorkerOutput) -> None:
+    def _finish(self, asked: TokenizedRequest, output: WorkerOutput) -> None:
         self._waiting.discard(output.key)
         if not all(map(math.isfinite, output.logprobs)):
-            raise EngineError(
-                f"{request.id}: the model's output is not finite; set model.dtype=float32, or look for broken weights"
-            )
-        ids, reason, text = self._trim(request, prompt, output)
-        text = spoken(text, self.style, thinking=request.sampling.thought_tokens > 0)
-        greedy = request.sampling.temperature == 0
-        completion = Completion(
-            id=request.id,
-            text=request.sampling.trim(text),
-            finish_reason=reason,
-            prompt_tokens=len(prompt),
-            completion_tokens=len(ids),
-            prompt_ids=prompt,
-            token_ids=ids,
-            logprobs=output.logprobs[: len(ids)],
-            sampling_logprobs=(0.0,) * len(ids) if greedy else output.sampling_logprobs[: len(ids)],
-            prompt_truncated=truncated,
-            unknown_token=max(output.token_ids, default=0) >= self.token_count,
-        )
-        self._done.append(completion)
+            fix = "set model.dtype=float32, or look for broken weights"
+            raise EngineError(f"{asked.request.id}: the model's output is not finite; {fix}")
+        ids, reason, text = self._trim(asked, output)
+        greedy = asked.request.sampling.temperature == 0
+        sampling_logprobs = (0.0,) * len(ids) if greedy else output.sampling_logprobs[: len(ids)]
+        unknown = max(output.token_ids, default=0) >= self.token_count
+        logprobs = output.logprobs[: len(ids)]
+        self._done.append(asked.completion(text, reason, ids, logprobs, sampling_logprobs, unknown_token=unknown))
 
-    def _trim(
-        self, request: Request, prompt: tuple[int, ...], output: WorkerOutput
-    ) -> tuple[tuple[int, ...], FinishReason, str]:
-        """Return the tokens, the finish reason and the text.
-
-        vLLM looks for stop strings only after ``min_new_tokens``, so it may have run past one: tokens after it are
-        dropped.
+    def _trim(self, asked: TokenizedRequest, output: WorkerOutput) -> tuple[tuple[int, ...], FinishReason, str]:
+        """Return the tokens, the finish reason and the text. vLLM looks for stop strings only after ``min_new_tokens``,
+        so it may have run past one: tokens after it are dropped.
         """
-        thinking = request.sampling.thought_tokens > 0
-        opening = opening_of(self.tokenizer, prompt, self.style, thinking=thinking)
-
-        def decode(ids: tuple[int, ...]) -> str:
-            return opening + decode_reply(self.tokenizer, prompt, ids)
-
-        tagged = self.style is PromptStyle.TAGGED
-        before_stop = partial(text_before_stop, stop=request.stop, thinking=thinking, tagged=tagged)
         ids = tuple(takewhile(lambda token: token < self.token_count, output.token_ids))
-        if thinking:
-            ids = within_limits(ids, decode, request.sampling)
+        if asked.request.sampling.thinking:
+            ids = within_limits(ids, asked.decode, asked.request.sampling)
         hit_limit = output.hit_limit or len(ids) < len(output.token_ids)
-        cut = before_stop(decode(ids))
-        while cut is not None and (earlier := before_stop(decode(ids[:-1]))) is not None:
+        cut = asked.before_stop(asked.decode(ids))
+        while cut is not None and (earlier := asked.before_stop(asked.decode(ids[:-1]))) is not None:
             ids, cut = ids[:-1], earlier
         if cut is not None:
             return ids, FinishReason.STOP, cut
         if ids and ids[-1] in self.stop_ids:
-            return ids, FinishReason.EOS, decode(ids[:-1])
-        return ids, FinishReason.LENGTH if hit_limit else FinishReason.STOP, decode(ids)
+            return ids, FinishReason.EOS, asked.decode(ids[:-1])
+        return ids, FinishReason.LENGTH if hit_limit else FinishReason.STOP, asked.decode(ids)
 
 
 def within_limits(
@@ -190,7 +152,7 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int], style: Promp
         # with thinking, vLLM counts the thought's tokens too
         "min_tokens": min(sampling.min_new_tokens, sampling.max_new_tokens),
         "seed": request.seed & (2**63 - 1),
-        "stop": [] if sampling.thought_tokens else stop,  # a thought may contain one: cut here
+        "stop": [] if sampling.thinking else stop,  # a thought may contain one: cut here
         "stop_token_ids": sorted(stop_ids),
         "ignore_eos": True,  # stop_token_ids has it
         "logprobs": 1,  # two columns, for the sampled token only (see extension.py)

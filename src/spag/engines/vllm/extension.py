@@ -7,22 +7,18 @@ methods into its worker class, so nothing of vLLM is imported before they run.
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 
-class _Worker(Protocol):
-    """The attributes that we use of ``vllm.v1.worker.gpu_worker.Worker``."""
+class WorkerExtension:
+    """Mixed into ``vllm.v1.worker.gpu_worker.Worker``."""
 
     model_runner: Any
     vllm_config: Any
 
-
-class WorkerExtension:
-    """Mixed into vLLM's worker class."""
-
-    def extend_sampler(self: _Worker, token_count: int) -> None:
+    def extend_sampler(self, token_count: int) -> None:
         """Ban the tokens from ``token_count`` on, and replace the likeliest token's log-probability, in the second
         column of every sample, by the sampled token's raw one.
 
@@ -32,23 +28,20 @@ class WorkerExtension:
         sampler = self.model_runner.sampler
         sampler.__class__ = _extended(type(sampler), token_count)
 
-    def update_weights_from_host(self: _Worker, update_info: Mapping[str, Any], file: str) -> None:
+    def update_weights_from_host(self, update_info: Mapping[str, Any], file: str) -> None:
         """Like the worker's ``update_weights`` in the ``ipc`` transfer, but with a ``file`` as buffer."""
         from vllm.config import set_current_vllm_config  # noqa: PLC0415
 
         sizes = update_info["tensor_sizes"]
         buffer = torch.from_file(file, shared=True, size=sum(sizes), dtype=torch.uint8)
-        parts = zip(
-            *(update_info[key] for key in ("names", "dtype_names", "shapes")),
-            buffer.split_with_sizes(sizes),
-            strict=True,
-        )
+        described = (update_info[key] for key in ("names", "dtype_names", "shapes"))
+        parts = zip(*described, buffer.split_with_sizes(sizes), strict=True)
         # copies, since vLLM keeps the parts of a layer until it has them all, and the buffer is reused
         weights = [(name, part.clone().view(getattr(torch, dtype)).view(shape)) for name, dtype, shape, part in parts]
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.get_model().load_weights(weights)
 
-    def check_weights(self: _Worker, sums: Mapping[str, float]) -> int:
+    def check_weights(self, sums: Mapping[str, float]) -> int:
         """Compare sums of weights that vLLM keeps under their own names; return how many. Raises ``RuntimeError``."""
         own = dict(self.model_runner.get_model().named_parameters())
         found = {name: own[name].double().sum().item() for name in sums if name in own}
@@ -57,12 +50,11 @@ class WorkerExtension:
                 raise RuntimeError(f"{name}: its sum is {value} in vLLM, and {sums[name]} in the trainer")
         return len(found)
 
-    def refresh_packed_weights(self: _Worker) -> None:
+    def refresh_packed_weights(self) -> None:
         """Repack the output layer: reloading packs a tied one under the embedding's name only."""
         for module in self.model_runner.get_model().modules():
-            if (
-                hasattr(module, "cpu_linear") and module.weight.numel()
-            ):  # other layers replace their weights by packed ones
+            # other layers replace their weights by packed ones
+            if hasattr(module, "cpu_linear") and module.weight.numel():
                 module.quant_method.process_weights_after_loading(module)
 
 

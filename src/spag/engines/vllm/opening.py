@@ -3,7 +3,6 @@
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import psutil
 import torch
@@ -21,42 +20,53 @@ from spag.engines.vllm.setup import (
     visible_gpus,
     worker_environments,
 )
-from spag.models.finding import check_generation_config, read_adapter, resolve_model
+from spag.models.finding import Adapter, check_generation_config, read_adapter, resolve_model
 from spag.models.loading import checked_device, load_tokenizer
 from spag.models.refusals import loading
 from spag.models.tokens import PromptStyle, stop_token_ids, token_count
 from spag.storage.home import expanded
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model that a pool serves.
-
-    ``name`` is the folder of its tokenizer (the adapter's or the base model's); ``adapter`` counts from 1 into the
-    settings' adapters, 0 is the base model.
-    """
-
-    name: str
-    style: PromptStyle = PromptStyle.PLAIN
-    adapter: int = 0
-
-
 def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> list[VLLMEngine]:
-    """Start one vLLM for ``models``, a base model or adapters of it, and return an engine for each.
+    """Start one vLLM for ``models``, a base model and adapters of it, and return an engine for each, the last of which
+    ends it. An adapter listed twice can be given two sets of weights. ``split`` is how many vLLMs share the memory.
 
-    An adapter listed twice can be given two sets of weights. ``split`` is how many vLLMs share the memory. Raises the
-    errors of ``start_vllm``.
+    Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` if
+    vLLM does not start.
     """
     adapters = [read_adapter(expanded(model.name)) for model in models]
-    folders = [str(adapter.folder) for adapter in adapters if adapter]
-    first, gpus = models[0], visible_gpus()
+    settings = _settings(models[0], [adapter for adapter in adapters if adapter], engine, split)
+    config = load_config(settings.model, trust_remote_code=settings.trust_remote_code)
+    tokenizers = [load_tokenizer(model.name, trust_remote_code=settings.trust_remote_code) for model in models]
+    styles = [PromptStyle(model.prompt_style) for model in models]
+    stops = [_stop_ids(settings, tokenizer, style) for tokenizer, style in zip(tokenizers, styles, strict=True)]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    environments = worker_environments(settings, cores=cores, visible_gpus=visible_gpus())
+    arguments = engine_arguments(
+        settings,
+        model_positions=getattr(config, "max_position_embeddings", None),
+        token_bytes=_token_bytes(config, settings.dtype),
+        free_bytes=psutil.virtual_memory().available,
+    )
+    sleep = 0 if settings.on_cpu else settings.sleep
+    highest = max(map(token_count, tokenizers))
+    pool = VLLMPool(arguments, environments, highest, settings.adapters, sleep, engine_gpus(settings))
+    numbers = itertools.count(1)  # 0 is the base model
+    return [
+        VLLMEngine(pool, tokenizer, stop_ids, style, settings.concurrency, next(numbers) if adapter else 0)
+        for tokenizer, stop_ids, style, adapter in zip(tokenizers, stops, styles, adapters, strict=True)
+    ]
+
+
+def _settings(first: ModelConfig, adapters: Sequence[Adapter], engine: EngineConfig, split: int) -> VLLMSettings:
+    gpus = visible_gpus()
     device = own_device(checked_device(first.device), gpus)
-    settings = VLLMSettings(
-        model=resolve_model(adapters[0].base if adapters[0] else first.name),
+    return VLLMSettings(
+        model=resolve_model(adapters[0].base if adapters else first.name),
         dtype=first.dtype,
         device=device,
-        adapters=tuple(folders),
-        max_lora_rank=max((adapter.rank for adapter in adapters if adapter), default=0),
+        adapters=tuple(str(adapter.folder) for adapter in adapters),
+        max_lora_rank=max((adapter.rank for adapter in adapters), default=0),
         concurrency=engine.concurrency,
         max_length=engine.max_length,
         tensor_parallel=engine.tensor_parallel,
@@ -67,38 +77,6 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
         sleep=engine.sleep if isinstance(engine, PlannedEngine) else 0,
         nccl=isinstance(engine, PlannedEngine) and engine.nccl,
     )
-    count = itertools.count(1)
-    served = [
-        ServedModel(model.name, PromptStyle(model.prompt_style), next(count) if adapter else 0)
-        for model, adapter in zip(models, adapters, strict=True)
-    ]
-    return start_vllm(settings, served)
-
-
-def start_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[VLLMEngine]:
-    """Start vLLM and return an engine for each of ``models``; closing the last one ends it.
-
-    Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` if
-    vLLM does not start.
-    """
-    config = load_config(settings.model, trust_remote_code=settings.trust_remote_code)
-    tokenizers = [load_tokenizer(model.name, trust_remote_code=settings.trust_remote_code) for model in models]
-    stops = [_stop_ids(settings, tokenizer, model.style) for tokenizer, model in zip(tokenizers, models, strict=True)]
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    environments = worker_environments(settings, cores=cores, visible_gpus=visible_gpus())
-    arguments = engine_arguments(
-        settings,
-        model_positions=getattr(config, "max_position_embeddings", None),
-        token_bytes=_token_bytes(config, settings.dtype),
-        free_bytes=psutil.virtual_memory().available,
-    )
-    count = max(map(token_count, tokenizers))
-    sleep = 0 if settings.on_cpu else settings.sleep
-    pool = VLLMPool(arguments, environments, count, settings.adapters, sleep, engine_gpus(settings))
-    return [
-        VLLMEngine(pool, tokenizer, stop_ids, model.style, settings.concurrency, model.adapter)
-        for tokenizer, stop_ids, model in zip(tokenizers, stops, models, strict=True)
-    ]
 
 
 def load_config(model: str, *, trust_remote_code: bool) -> PreTrainedConfig:

@@ -6,6 +6,7 @@ releases everything. vLLM's own multi-process mode keeps the client here and on 
 against 15 s until a tiny model was ready on two cores.
 """
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -17,7 +18,6 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from typing import IO, Any
@@ -27,26 +27,14 @@ from torch import Tensor
 from spag.core.errors import EngineError
 from spag.engines.base import GroupPlace
 from spag.engines.vllm.broadcast import broadcast_info
-from spag.engines.vllm.messages import (
-    Order,
-    WorkerAbort,
-    WorkerAdapter,
-    WorkerJoin,
-    WorkerOutput,
-    WorkerRequest,
-    WorkerSleep,
-    WorkerWeights,
-)
 from spag.engines.vllm.setup import installed_vllm
-from spag.engines.vllm.transfer import WeightTransfer
-from spag.engines.vllm.weights import AdapterFolders
+from spag.engines.vllm.transfer import AdapterFolders, WeightTransfer
+from spag.engines.vllm.worker import WorkerAbort, WorkerOrder, WorkerOutput, WorkerRequest
 
 logger = logging.getLogger(__name__)
 
 _CHILD = "from spag.engines.vllm.worker import main; main()"
-_ERROR_LINE = re.compile(
-    r"^(?:\(.*?\) )?(?:ERROR .*?\] )?([A-Za-z_.]*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE
-)
+_ERROR_LINE = re.compile(r"^(?:\(.*?\) )?(?:ERROR .*?\] )?([A-Za-z_.]*(?:Error|Exception|Interrupt)): (.+)$", re.M)
 _CLOSING_SECONDS = 30.0
 
 
@@ -83,10 +71,8 @@ class VLLMReplica:
             raise self.failure() from error
 
     def receive(self) -> Any:
-        """Return the next message: ``None`` if vLLM is ready or has completed an order, a text if the order failed,
-        else a list of ``WorkerOutput``.
-
-        Raises ``EngineError`` if the process ended.
+        """Return the next message: ``None`` when vLLM is ready, the result of a ``WorkerOrder``, or a list of
+        ``WorkerOutput``. Raises ``EngineError`` if the process ended.
         """
         try:
             return self.pipe.recv()
@@ -100,12 +86,9 @@ class VLLMReplica:
         if self._log is not None:
             self._log.seek(0)
             output = self._log.read()
-        faults = _ERROR_LINE.findall(output.decode(errors="replace"))
-        cause = (
-            f"{faults[-1][0].rpartition('.')[2]}: {faults[-1][1]}"[:400]
-            if faults
-            else f"exit status {self._process.returncode}"
-        )
+        cause = f"exit status {self._process.returncode}"
+        for name, message in _ERROR_LINE.findall(output.decode(errors="replace"))[-1:]:
+            cause = f"{name.rpartition('.')[2]}: {message}"[:400]
         return EngineError(f"vLLM ended: {cause} (VLLM_LOGGING_LEVEL=INFO shows its whole output)")
 
     def close(self) -> None:
@@ -145,7 +128,7 @@ class VLLMPool:
         self.arguments = arguments
         self.users = 0
         self._callbacks: dict[str, Callable[[WorkerOutput], None]] = {}
-        self._submitted = 0
+        self._keys = itertools.count(1)
         self._sleep, self._asleep = sleep, False
         self._adapters, self._transfer = AdapterFolders(adapters, arguments["dtype"]), WeightTransfer(arguments, gpus)
         self._learned = self._dropped = False  # whether the base model was given new weights, and lost them
@@ -169,25 +152,21 @@ class VLLMPool:
         callback: Callable[[WorkerOutput], None],
     ) -> str:
         """Send a request to a replica, always the same for one ``id_``: its cache holds that game's earlier prompt.
-        Wakes replicas if needed.
 
-        ``wait`` calls ``callback`` with the output that has the returned key.
+        Returns the output's key; ``wait`` calls ``callback`` with the output. Wakes replicas if needed.
         """
         self.rest(asleep=False)
-        self._submitted += 1
-        key = str(self._submitted)
+        key = str(next(self._keys))
         self._callbacks[key] = callback
-        self._replicas[zlib.crc32(id_.encode()) % len(self._replicas)].send(
-            WorkerRequest(key, prompt, sampling, adapter)
-        )
+        replica = self._replicas[zlib.crc32(id_.encode()) % len(self._replicas)]
+        replica.send(WorkerRequest(key, prompt, sampling, adapter))
         return key
 
     def wait(self) -> None:
         """Wait until requests have finished and call their callbacks."""
-        by_pipe = {replica.pipe: replica for replica in self._replicas}
-        for pipe in wait_for_any(list(by_pipe)):
-            assert isinstance(pipe, Connection)
-            for output in by_pipe[pipe].receive():
+        ready = wait_for_any([replica.pipe for replica in self._replicas])
+        for replica in (one for one in self._replicas if one.pipe in ready):
+            for output in replica.receive():
                 if callback := self._callbacks.pop(output.key, None):  # none: it finished before it was dropped
                     callback(output)
 
@@ -198,8 +177,7 @@ class VLLMPool:
         if not weights:
             return
         if adapter:
-            folder = self._adapters.write(weights, adapter)
-            self._tell_all(WorkerAdapter(str(folder), adapter))
+            self._tell_all("adapt", adapter, str(self._adapters.write(weights, adapter)))
         else:
             self._transfer.send(weights, self._tell_all)
             self._learned, self._dropped = True, False
@@ -216,7 +194,7 @@ class VLLMPool:
         """See ``GroupedEngine``: every process has a rank, replica by replica."""
         each = int(self.arguments["tensor_parallel_size"])
         return self._tell(
-            WorkerJoin(broadcast_info(place) | {"rank_offset": place.rank + number * each})
+            WorkerOrder("join", (broadcast_info(place) | {"rank_offset": place.rank + number * each},))
             for number in range(len(self._replicas))
         )
 
@@ -224,30 +202,31 @@ class VLLMPool:
         """See ``GroupedEngine``."""
         if self._callbacks:
             raise EngineError("weights change only between requests")
-        self._tell_all(WorkerWeights({**update}, first=True, last=True, sums={**sums}))
+        self._tell_all("take", update)
+        self._tell_all("finish", sums)
         self._learned, self._dropped, self._asleep = True, False, False
 
     def rest(self, *, asleep: bool) -> bool:
         """Let all replicas release their GPU memory, or reclaim it; return whether the base model's new weights were
         lost.
 
-        Raises ``EngineError`` if requests are in flight, or if replicas wake for requests after weights were lost and
-        not given again.
+        Raises ``EngineError`` if requests are in flight, or replicas wake for requests without the weights that they
+        lost.
         """
         if asleep != self._asleep and self._sleep:
             if self._callbacks:
                 raise EngineError("vLLM sleeps only between requests")
             if self._dropped:
                 raise EngineError("vLLM dropped new weights when it went to sleep; give it weights before requests")
-            self._tell_all(WorkerSleep(self._sleep if asleep else 0))
+            self._tell_all("sleep", self._sleep if asleep else 0)
             self._asleep = asleep
             self._dropped = self._learned and self._sleep > 1
         return self._dropped
 
-    def _tell_all(self, message: Order) -> str | None:
-        return self._tell(message for _ in self._replicas)
+    def _tell_all(self, method: str, *arguments: Any) -> str | None:
+        return self._tell(WorkerOrder(method, arguments) for _ in self._replicas)
 
-    def _tell(self, messages: Iterable[Order]) -> str | None:
+    def _tell(self, messages: Iterable[WorkerOrder]) -> str | None:
         """Send each replica its order and wait until all have completed it, or one says why it cannot."""
         for replica, message in zip(self._replicas, messages, strict=True):
             replica.send(message)

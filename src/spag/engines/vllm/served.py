@@ -4,41 +4,27 @@ New weights of the base model use vLLM's weight transfer: ``init_weight_transfer
 group), then for each update ``start_weight_update``, ``update_weights`` part by part, ``finish_weight_update``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spag.core.errors import first_line
-from spag.engines.vllm.messages import HOST, Order, WorkerJoin, WorkerSleep, WorkerWeights
 
-_STEPS = 10  # seconds that vLLM may take to drop requests
+HOST = "host"
+"""Replaces the id of a GPU for a buffer in host memory."""
+_STEPS = 10  # that vLLM may take to drop requests
 
 
 class ServedWeights:
     """The weights in a running vLLM, initially those of the folder ``model`` and its adapters' ``folders``.
-    ``transfer`` is the backend that vLLM was started with.
+    ``transfer`` is the backend that vLLM was started with. A ``WorkerOrder`` calls one of the public methods.
     """
 
     def __init__(self, engine: Any, model: str, folders: Sequence[str], transfer: str) -> None:
-        self.engine, self.model = engine, model
         self.adapters = {index: _adapter(index, path) for index, path in enumerate(folders, 1)}
-        self.asleep: set[str] = set()
-        self.level = 0
-        self.ready, self.taking = transfer != "ipc", False
-
-    def obey(self, order: Order) -> str | None:
-        """Carry out ``order``; return the reason if it cannot be done."""
-        if isinstance(order, WorkerWeights):
-            return self.take(order)
-        if isinstance(order, WorkerJoin):
-            return self.join(order)
-        if isinstance(order, WorkerSleep):
-            self.sleep(order.level)
-        else:
-            self.sleep(0)
-            self.forget_texts()
-            self.engine.add_lora(_adapter(order.adapter, order.folder, new=True))
-            self.adapters[order.adapter] = _adapter(order.adapter, order.folder)
-        return None
+        self._engine, self._model = engine, model
+        self._asleep: set[str] = set()
+        self._level = 0
+        self._ready, self._taking = transfer != "ipc", False
 
     def sleep(self, level: int) -> None:
         """Send the engine to sleep at ``level``, or wake it (0).
@@ -46,69 +32,81 @@ class ServedWeights:
         Level 1 keeps the weights in CPU memory; level 2 drops them, and waking reads those of the folder.
         """
         if level:
-            self.engine.sleep(level)
-            self.level, self.asleep = level, {"weights", "kv_cache"}
+            self._engine.sleep(level)
+            self._level, self._asleep = level, {"weights", "kv_cache"}
             return
-        if self.asleep and self.level > 1:
+        if self._asleep and self._level > 1:
             self._wake("weights")
-            self.engine.collective_rpc("reload_weights", kwargs={"weights_path": self.model})
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": self._model})
         self._wake("weights", "kv_cache")
 
-    def join(self, message: WorkerJoin) -> str | None:
-        """Join a group of the ``nccl`` transfer, and leave the previous one; return the reason if vLLM refuses."""
+    def adapt(self, adapter: int, folder: str) -> None:
+        """Replace an adapter by the one in ``folder``."""
+        self.sleep(0)
+        self._forget_texts()
+        self._engine.add_lora(_adapter(adapter, folder, new=True))
+        self.adapters[adapter] = _adapter(adapter, folder)
+
+    def join(self, place: Mapping[str, Any]) -> str | None:
+        """Join a group of the ``nccl`` transfer at ``place``, vLLM's ``init_info``, and leave the previous one; return
+        the reason if vLLM refuses.
+        """
         try:
-            self.engine.collective_rpc("shutdown_weight_transfer_engine")
-            self.engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": message.place})
+            self._engine.collective_rpc("shutdown_weight_transfer_engine")
+            self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": place})
         except (ValueError, RuntimeError) as error:
             return first_line(error)
         return None
 
-    def take(self, message: WorkerWeights) -> str | None:
-        """Take a chunk of new weights; after the last one, drop the cache of the old weights. Wakes the engine if it
-        sleeps.
+    def take(self, update: Mapping[str, Any]) -> str | None:
+        """Take a chunk of new weights of the base model. Wakes the engine if it sleeps.
 
-        Returns why the buffer cannot be opened. Raises vLLM's errors of a broadcast: part of it may be loaded.
+        ``update``: vLLM's ``update_info``, whose ``ipc_handles`` give the buffer by GPU id, or under ``HOST`` in which
+        file; without them the trainer broadcasts. Returns why the buffer cannot be opened. Raises vLLM's errors of a
+        broadcast: part of it may be loaded.
         """
         self._wake("weights")
-        handles = message.update.get("ipc_handles")
-        if not self.ready:
-            self.engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": True}})
-            self.ready = True
-        if not self.taking:
-            self.engine.collective_rpc("start_weight_update")
-            self.taking = True
-        if handles and HOST in handles:
-            self.engine.collective_rpc("update_weights_from_host", args=(message.update, handles[HOST]))
-        else:
-            try:
-                self.engine.collective_rpc("update_weights", kwargs={"update_info": message.update})
-            except (ValueError, RuntimeError) as error:
-                if not message.first or not handles:
-                    raise
-                self.taking = False  # vLLM has ended the update
-                return first_line(error)
-        if message.last:
-            self.engine.collective_rpc("finish_weight_update")
-            self.engine.collective_rpc("refresh_packed_weights")
-            if message.sums:
-                self.engine.collective_rpc("check_weights", args=(message.sums,))
-            self.taking = False
-            self._wake("kv_cache")
-            self.forget_texts()
+        handles, is_first = update.get("ipc_handles", {}), not self._taking
+        if not self._ready:
+            self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": True}})
+            self._ready = True
+        if is_first:
+            self._engine.collective_rpc("start_weight_update")
+        self._taking = True
+        if HOST in handles:
+            self._engine.collective_rpc("update_weights_from_host", args=(update, handles[HOST]))
+            return None
+        try:
+            self._engine.collective_rpc("update_weights", kwargs={"update_info": update})
+        except (ValueError, RuntimeError) as error:
+            if not (handles and is_first):
+                raise
+            self._taking = False  # vLLM has ended the update
+            return first_line(error)
         return None
 
-    def forget_texts(self) -> None:
+    def finish(self, sums: Mapping[str, float]) -> None:
+        """Use the new weights, and drop the cache of the old ones. ``sums``: what the sums of some weights must be."""
+        self._engine.collective_rpc("finish_weight_update")
+        self._engine.collective_rpc("refresh_packed_weights")
+        if sums:
+            self._engine.collective_rpc("check_weights", args=(sums,))
+        self._taking = False
+        self._wake("kv_cache")
+        self._forget_texts()
+
+    def _forget_texts(self) -> None:
         """Drop the keys and values computed with old weights."""
         for _ in range(_STEPS):
-            if self.engine.reset_prefix_cache():
+            if self._engine.reset_prefix_cache():
                 return
-            self.engine.step()  # a dropped request holds its blocks until its current step has ended
+            self._engine.step()  # a dropped request holds its blocks until its current step has ended
         raise RuntimeError("keys and values of old weights are still in use")
 
     def _wake(self, *parts: str) -> None:
-        if due := [part for part in parts if part in self.asleep]:
-            self.engine.wake_up(due)
-            self.asleep -= {*due}
+        if due := [part for part in parts if part in self._asleep]:
+            self._engine.wake_up(due)
+            self._asleep -= {*due}
 
 
 def _adapter(index: int, folder: str, *, new: bool = False) -> Any:

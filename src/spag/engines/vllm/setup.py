@@ -22,10 +22,7 @@ CPU_STEP_TOKENS = 2048
 """Most tokens that a CPU processes in one step; a longer text gets a step of its length."""
 GPU_MEMORY = 0.9
 """Share of a GPU's memory for all engines opened together; also vLLM's default."""
-
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Adapter ranks for which vLLM has kernels."""
-
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM has kernels
 MAX_TEMPERATURE = 2.0
 """The highest temperature that vLLM's ``SamplingParams`` take."""
 
@@ -65,11 +62,6 @@ class VLLMSettings:
     def on_cpu(self) -> bool:
         return self.device.startswith("cpu")
 
-    @property
-    def transfer(self) -> str:
-        """vLLM's weight transfer, one for each engine. Adapters and weights on CPUs go other ways."""
-        return "nccl" if self.nccl and not (self.on_cpu or self.adapters) else "ipc"
-
 
 def visible_gpus() -> list[str]:
     """Return the GPUs that we may use, named as in ``CUDA_VISIBLE_DEVICES``."""
@@ -108,8 +100,8 @@ def installed_vllm() -> tuple[str, bool] | None:
 
 
 def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -> tuple[Backend, str]:
-    """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` if vLLM is requested but
-    cannot work.
+    """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` if the ``wanted`` vLLM cannot
+    work.
 
     ``wanted`` is auto or vllm; ``vllm`` is the result of ``installed_vllm``. On a CPU, auto keeps transformers: on two
     cores vLLM takes 20 to 60 s to start for each stage of a small model's run, the transformers engine a few.
@@ -136,6 +128,11 @@ def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -
     return Backend.VLLM, f"vLLM {version} is installed and the model is on {device}"
 
 
+def max_lora_rank(rank: int) -> int:
+    """Return vLLM's ``max_lora_rank`` for adapters of ``rank`` at most; vLLM refuses those beyond its largest."""
+    return next((supported for supported in _LORA_RANKS if supported >= rank), _LORA_RANKS[-1])
+
+
 def engine_arguments(
     settings: VLLMSettings, *, model_positions: int | None, token_bytes: int, free_bytes: int
 ) -> dict[str, Any]:
@@ -145,6 +142,7 @@ def engine_arguments(
     and ``free_bytes`` the free memory (both only for the CPU's cache).
     """
     length = longest_text(settings.max_length, model_positions)
+    by_nccl = settings.nccl and not (settings.on_cpu or settings.adapters)  # those go other ways
     arguments: dict[str, Any] = {
         "model": settings.model,
         "tokenizer": settings.model,
@@ -160,27 +158,25 @@ def engine_arguments(
         "generation_config": "vllm",  # no sampling defaults from the model's folder
         "logprobs_mode": "processed_logprobs",  # under the sampling distribution; the extension adds the raw ones
         "worker_extension_cls": "spag.engines.vllm.extension.WorkerExtension",
-        "weight_transfer_config": {"backend": settings.transfer},
+        "weight_transfer_config": {"backend": "nccl" if by_nccl else "ipc"},
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "seed": 0,
     }
     if settings.adapters:
-        rank = next(rank for rank in LORA_RANKS if rank >= min(settings.max_lora_rank, LORA_RANKS[-1]))
-        arguments |= {"enable_lora": True, "max_loras": len(settings.adapters), "max_lora_rank": rank}
+        # One slot more on a CPU: in mixed batches, vLLM's kernels there apply the last slot's weights to requests of
+        # the base model (github.com/vllm-project/vllm/pull/48421). Slots fill from the first on; one that was never
+        # filled is zero.
+        slots = len(settings.adapters) + settings.on_cpu
+        arguments |= {"enable_lora": True, "max_loras": slots, "max_lora_rank": max_lora_rank(settings.max_lora_rank)}
     if settings.on_cpu:
         arguments |= {
             "enforce_eager": True,
             "kv_cache_memory_bytes": _cpu_cache_bytes(settings, length, token_bytes, free_bytes),
+            # If a prompt is prefilled in parts, vLLM undoes a draw, which needs an offset that CPU generators lack.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(length, CPU_STEP_TOKENS),
         }
-        # A prompt must not be prefilled in parts: vLLM then undoes a draw, which CPU generators do not support (they
-        # have no offset).
-        arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(length, CPU_STEP_TOKENS)}
-        if settings.adapters:
-            # One slot more than adapters: in mixed batches, vLLM's CPU kernels apply the last slot's weights to
-            # requests of the base model (github.com/vllm-project/vllm/pull/48421). Slots fill from the first on; one
-            # that was never filled is zero.
-            arguments["max_loras"] += 1
     else:
         arguments |= {"gpu_memory_utilization": (settings.memory or GPU_MEMORY) / settings.split}
         if settings.sleep:  # vLLM has no sleep on CPUs

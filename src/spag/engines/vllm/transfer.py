@@ -1,27 +1,34 @@
-"""Transfer of whole models to vLLM's processes, by vLLM's ``ipc`` weight transfer: chunk by chunk through a buffer that
-both sides have open. ``broadcast.py`` transfers them to other devices.
+"""New weights for vLLM's processes. ``broadcast.py`` transfers them to other devices.
 
-Each GPU that vLLM runs on has a buffer, which its processes open by CUDA IPC, so weights on the same GPU never leave
-it. If that is refused, and on CPUs, the buffer is host memory: an unlinked file, which leaves nothing behind. Adapters
-are transferred differently (``weights.py``): vLLM reads them from folders.
+Whole models take vLLM's ``ipc`` weight transfer: chunk by chunk through a buffer that both sides have open. Each GPU
+that vLLM runs on has a buffer, which its processes open by CUDA IPC, so weights on the same GPU never leave it. If that
+is refused, and on CPUs, the buffer is host memory: an unlinked file, which leaves nothing behind.
+
+vLLM reads adapters from folders. They are in shared memory if it has room, else in the temporary folder. The newest
+weights of each adapter stay until replaced: an update that names only some weights takes the others from them.
 """
 
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from tempfile import TemporaryFile
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from spag.core.errors import EngineError, first_line
-from spag.engines.vllm.messages import HOST, WorkerWeights
-from spag.engines.vllm.weights import check_shapes, place_for
+from spag.engines.vllm.served import HOST
+from spag.models.adapters import ADAPTER_WEIGHTS
+from spag.models.finding import ADAPTER_CONFIG
 from spag.models.weights import weights_of
 
 logger = logging.getLogger(__name__)
@@ -29,17 +36,18 @@ logger = logging.getLogger(__name__)
 BUFFER_BYTES = 256 * 2**20
 """Size of the buffer, unless a single weight is larger. vLLM copies a chunk once more while it loads it."""
 _CHECKED = 8  # number of weights whose sums are compared in debug mode
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_SHARE = 0.25
+"""Share of the free shared memory that one update takes, at most."""
 
-Tell = Callable[[WorkerWeights], str | None]
-"""Sends a message to all vLLM processes; returns the reason if one cannot open the buffer."""
+Tell = Callable[..., str | None]
+"""Calls a method of every ``ServedWeights``, by name; returns the reason if one cannot do it."""
 Buffers = tuple[Sequence[Tensor], Mapping[str, Any]]
 """Buffers that get the same bytes, (N,) uint8, and their handles for vLLM's processes, by GPU id or ``HOST``."""
 
 
 class WeightTransfer:
-    """Sends new weights of the model ``arguments["model"]`` to ``gpus``, by our index, or to the CPU if there are
-    none.
-    """
+    """Sends new weights of ``arguments["model"]`` to ``gpus``, by our index, or to the CPU if there are none."""
 
     def __init__(self, arguments: Mapping[str, Any], gpus: Sequence[int]) -> None:
         self._name: str = arguments["model"]
@@ -59,15 +67,12 @@ class WeightTransfer:
 
     def _try(self, named: Mapping[str, Tensor], opened: AbstractContextManager[Buffers], tell: Tell) -> str | None:
         """Send all chunks; return the reason if that cannot work."""
-        chunks = list(self._chunks(named))
-        sums = self.sums(named)
         try:
             with opened as (buffers, handles):
-                for number, chunk in enumerate(chunks):
-                    update = {**self._fill(buffers, chunk), "ipc_handles": handles}
-                    first, last = number == 0, number == len(chunks) - 1
-                    if refusal := tell(WorkerWeights(update, first, last, sums if last else {})):
+                for chunk in self._chunks(named):
+                    if refusal := tell("take", {**self._fill(buffers, chunk), "ipc_handles": handles}):
                         return refusal
+                tell("finish", self.sums(named))
         except (RuntimeError, OSError) as error:  # no memory for a buffer, or no way to share it
             return first_line(error)
         return None
@@ -131,9 +136,7 @@ class WeightTransfer:
         }
 
     def sums(self, named: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return, in debug mode, the sums of a few weights that vLLM keeps unchanged: norms and biases, unless it
-        fuses them.
-        """
+        """Return, in debug mode, sums of a few norms and biases, which vLLM keeps unchanged unless it fuses them."""
         flat = [(name, weight) for name, weight in named.items() if weight.ndim == 1]
         checked = flat[:: 1 + len(flat) // _CHECKED] if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else []
         return {name: weight.to(self.dtype).double().sum().item() for name, weight in checked}
@@ -157,3 +160,51 @@ def _host_buffer(size: int) -> Iterator[Buffers]:
         os.posix_fallocate(file.fileno(), 0, size)
         name = f"/proc/{os.getpid()}/fd/{file.fileno()}"
         yield [torch.from_file(name, shared=True, size=size, dtype=torch.uint8)], {HOST: name}
+
+
+class AdapterFolders:
+    """The weights of a pool's ``adapters``, numbered from 1; ``dtype`` is the engine's."""
+
+    def __init__(self, adapters: tuple[str, ...], dtype: str) -> None:
+        self._current: list[Path] = [Path(), *map(Path, adapters)]
+        self._dtype: torch.dtype = getattr(torch, dtype)
+        self._folders: dict[int, TemporaryDirectory[str]] = {}
+
+    def write(self, weights: Mapping[str, Tensor], adapter: int) -> Path:
+        """Return a folder with all weights, updated with ``weights``. Raises ``EngineError`` for a mismatch."""
+        current = self._current[adapter]
+        try:
+            own = load_file(current / ADAPTER_WEIGHTS)
+        except (OSError, SafetensorError) as error:
+            raise EngineError(f"{current / ADAPTER_WEIGHTS}: cannot be read: {first_line(error)}") from error
+        names = {name: name.replace(".default", "") for name in weights}  # peft's files leave the adapter's name out
+        check_shapes(weights, {name: own[in_file].shape for name, in_file in names.items() if in_file in own})
+        own |= {names[name]: value.detach().to("cpu", self._dtype).contiguous() for name, value in weights.items()}
+        size = sum(value.nbytes for value in own.values())
+        folder = TemporaryDirectory(prefix="spag-weights-", dir=place_for(size))
+        shutil.copy(current / ADAPTER_CONFIG, folder.name)
+        save_file(own, Path(folder.name) / ADAPTER_WEIGHTS)
+        self._current[adapter] = Path(folder.name)
+        if old := self._folders.pop(adapter, None):
+            old.cleanup()
+        self._folders[adapter] = folder
+        return Path(folder.name)
+
+    def close(self) -> None:
+        """Remove all folders."""
+        for folder in self._folders.values():
+            folder.cleanup()
+        self._folders.clear()
+
+
+def check_shapes(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Raise ``EngineError`` for a weight whose name or shape is not in ``shapes``."""
+    for name, value in weights.items():
+        if shapes.get(name) != value.shape:
+            raise EngineError(f"{name}: no such weight of that shape")
+
+
+def place_for(size: int) -> Path | None:
+    """Return the best place for this many bytes: shared memory if it has room, else ``None``, the temporary folder."""
+    roomy = SHARED_MEMORY.is_dir() and size < SHARED_SHARE * shutil.disk_usage(SHARED_MEMORY).free
+    return SHARED_MEMORY if roomy else None

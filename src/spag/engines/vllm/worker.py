@@ -13,28 +13,66 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from spag.engines.vllm.messages import Message, WorkerAbort, WorkerAdapter, WorkerOutput, WorkerRequest
 from spag.engines.vllm.served import ServedWeights
 
 _GRACE_S = 6.0  # between the pool's end and ours
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerRequest:
+    """A request. ``sampling``: arguments of ``vllm.SamplingParams``; ``adapter``: from 1, 0 for the base model."""
+
+    key: str
+    prompt: list[int]
+    sampling: dict[str, Any]
+    adapter: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAbort:
+    """Requests to drop, by key; some may have finished."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrder:
+    """A call of a ``method`` of ``ServedWeights``, while nothing is in flight. The worker answers with its result:
+    ``None`` when done, or the reason why it cannot.
+    """
+
+    method: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOutput:
+    """Sampled tokens, their raw and sampling log-probabilities, and whether the token limit ended them."""
+
+    key: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    sampling_logprobs: tuple[float, ...]
+    hit_limit: bool
+
+
+Message = WorkerRequest | WorkerAbort | WorkerOrder
+
+
 def serve(pipe: Connection) -> None:
-    """Open an engine and answer messages until the pipe closes.
+    """Open an engine and answer each ``Message`` until the pipe closes.
 
     The first message holds the arguments of ``vllm.EngineArgs``, the adapters' folders and the number of tokens that
-    may be sampled; ``None`` means that vLLM is ready, with its first weights or new ones, or asleep or awake. A text
-    says why it cannot open the buffer of new weights.
+    may be sampled; ``None`` means that vLLM is ready.
     """
     arguments, folders, token_count = pipe.recv()
-    learned: dict[int, str] = {}
     messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    # a thread, so that neither side ever blocks on a full pipe, and the end of the pool is noticed while vLLM is
-    # starting
-    threading.Thread(target=_read, args=(pipe, messages, learned), daemon=True).start()
+    # a thread, so that neither side ever blocks on a full pipe, and the pool's end is noticed while vLLM is starting
+    threading.Thread(target=_read, args=(pipe, messages), daemon=True).start()
     from vllm import EngineArgs, LLMEngine, SamplingParams  # noqa: PLC0415 - only here, in vLLM's own process
 
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
@@ -47,7 +85,6 @@ def serve(pipe: Connection) -> None:
             message = messages.get()
             if message is None:
                 engine.engine_core.shutdown()
-                _remove(learned)
                 return
             if isinstance(message, WorkerAbort):
                 engine.abort_request(list(message.keys))
@@ -59,30 +96,26 @@ def serve(pipe: Connection) -> None:
                     break  # one prefill fills the cache with the rules shared by all games
             else:
                 cold = True
-                if isinstance(message, WorkerAdapter):
-                    learned[message.adapter] = message.folder
-                pipe.send(weights.obey(message))
+                pipe.send(getattr(weights, message.method)(*message.arguments))
         outputs = [_output(output) for output in engine.step() if output.finished]
         if outputs:
             pipe.send(outputs)
 
 
-def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]", learned: dict[int, str]) -> None:
+def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]") -> None:
     """Forward messages. When the pipe closes, end the process, even if vLLM hangs."""
-    try:
+    folders: dict[int, str] = {}  # of adapters' new weights
+    with suppress(EOFError, OSError):
         while True:
-            messages.put(pipe.recv())
-    except (EOFError, OSError):
-        messages.put(None)
-    time.sleep(_GRACE_S)
-    _remove(learned)
-    os._exit(1)
-
-
-def _remove(learned: dict[int, str]) -> None:
-    """Delete the folders of new weights: the pool's process may have been killed before it could."""
-    for folder in list(learned.values()):
+            message = pipe.recv()
+            if isinstance(message, WorkerOrder) and message.method == "adapt":
+                folders.update([message.arguments])
+            messages.put(message)
+    for folder in folders.values():  # the pool's process may have been killed before it could
         shutil.rmtree(folder, ignore_errors=True)
+    messages.put(None)
+    time.sleep(_GRACE_S)
+    os._exit(1)
 
 
 def _output(output: Any) -> WorkerOutput:

@@ -6,10 +6,12 @@ rules. Here a role succeeds in games that it wins, and a game without a winner i
 counts a clue that contains the word as lost, not as aborted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from spag.core.types import Result
+from spag.evaluation.arena.grid import Results
 from spag.games.base import Game
 
 
@@ -31,36 +33,29 @@ class ClembenchRow:
     request_success_ratio: float | None
 
 
-def clembench_rows(
-    results: Mapping[tuple[str, str, str], Result], game: Game, names: Sequence[str]
-) -> list[ClembenchRow]:
+def clembench_rows(results: Results, game: Game, names: Sequence[str]) -> list[ClembenchRow]:
     """Return a row per role and name; ``results`` are keyed by first player, second player and task."""
     found = []
     for place, role in enumerate(game.roles):
         for name in names:
-            own = [result for key, result in results.items() if key[place] == name]
-            if own:
+            if own := [result for key, result in results.items() if key[place] == name]:
                 found.append(_row(name, role, own, game))
     return found
 
 
 def _row(name: str, role: str, results: Sequence[Result], game: Game) -> ClembenchRow:
-    outcomes = [game.outcomes[result.outcome] for result in results]
+    games, outcomes = len(results), [game.outcomes[result.outcome] for result in results]
     won = sum(role in one.winners for one in outcomes)
-    aborted = sum(one.fault is not None for one in outcomes)
-    ratios = [
-        1 - (one.fault is not None) / result.length
-        for one, result in zip(outcomes, results, strict=True)
-        if result.length
-    ]
-    count, played = len(results), len(results) - aborted
+    broken = [one.fault is not None for one in outcomes]
+    played = games - sum(broken)
+    spoken = [(fault, result.length) for fault, result in zip(broken, results, strict=True) if result.length]
     return ClembenchRow(
         name=name,
         role=role,
-        games=count,
-        success=won / count,
-        lose=(played - won) / count,
-        aborted=aborted / count,
+        games=games,
+        success=won / games,
+        lose=(played - won) / games,
+        aborted=sum(broken) / games,
         main_score=100 * won / played if played else None,
-        request_success_ratio=sum(ratios) / len(ratios) if ratios else None,
+        request_success_ratio=fmean(1 - fault / length for fault, length in spoken) if spoken else None,
     )

@@ -11,6 +11,8 @@ from spag.evaluation.intervals import Floats, Ints
 from spag.games.base import Game
 
 Bools = NDArray[np.bool_]
+Results = Mapping[tuple[str, str, str], Result]
+"""By (first player, second player, task)."""
 _MISSING = -1
 _MOST_STEPS = 100
 """The largest number of steps in the range of rewards; rewards between two steps are rounded."""
@@ -44,10 +46,8 @@ class Grid:
     steps: int
 
     @staticmethod
-    def of(game: Game, names: Sequence[str], results: Mapping[tuple[str, str, str], Result]) -> "Grid":
-        """Build the grid of ``results`` by (first player, second player, task). Tasks are sorted, so the order of play
-        does not matter.
-        """
+    def of(game: Game, names: Sequence[str], results: Results) -> "Grid":
+        """Build the grid of ``results``; the order of play does not matter."""
         tasks = {task: index for index, task in enumerate(sorted({task for _, _, task in results}))}
         place = {name: index for index, name in enumerate(names)}
         code = {name: index for index, name in enumerate(game.outcomes)}

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from spag.core.types import Outcome
-from spag.evaluation.arena.grid import Bools, Grid
+from spag.evaluation.arena.grid import Grid
 from spag.evaluation.intervals import Difference, Ints, paired_difference
 from spag.games.base import Game
 
@@ -40,11 +40,8 @@ def compare_pairs(grid: Grid, weights: Ints) -> list[PairComparison]:
 
 
 def _compare_pair(grid: Grid, one: int, other: int, weights: Ints) -> PairComparison:
-    first, second = grid.won
-    wins = (
-        int(first[one, other].sum() + second[other, one].sum()),
-        int(first[other, one].sum() + second[one, other].sum()),
-    )
+    first, second = grid.won.sum(axis=-1)
+    wins = int(first[one, other] + second[other, one]), int(first[other, one] + second[one, other])
     there, back = grid.played[one, other], grid.played[other, one]
     games, both = int(there.sum() + back.sum()), there & back
     earned = (grid.leads[one, other] - grid.leads[other, one]) * both
@@ -68,9 +65,7 @@ class RoleComparison:
 
 
 def compared(game: Game) -> Iterator[tuple[str, Outcome]]:
-    """Yield (role, outcome) for comparisons besides rewards: for each role, the outcomes that it wins, then its
-    faults.
-    """
+    """Yield (role, outcome) to compare besides rewards: for each role, the outcomes that it wins, then its faults."""
     for role in game.roles:
         yield from ((role, outcome) for outcome in game.outcomes.values() if role in outcome.winners)
         yield from ((role, outcome) for outcome in game.outcomes.values() if role == outcome.fault)
@@ -81,61 +76,38 @@ def compare_roles(grid: Grid, weights: Ints) -> list[RoleComparison]:
 
     ``weights``, shape (draws, tasks): from ``bootstrap_weights``.
     """
-    rows = []
-    for one, other in combinations(range(len(grid.names)), 2):
-        for side, role in enumerate(grid.game.roles):
-            shared = _SharedGames.of(grid, one, other, side)
-            if shared.both.any():
-                outcomes = [outcome.name for of, outcome in compared(grid.game) if of == role]
-                rows += [_compare_role(grid, shared, outcome, weights) for outcome in (None, *outcomes)]
-    return rows
+    pairs = combinations(range(len(grid.names)), 2)
+    return [row for pair in pairs for side in (0, 1) for row in _compare_in_role(grid, *pair, side, weights)]
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedGames:
-    """The games of two players in one role against the same opponents on the same tasks. Players that met no one else
-    are compared in the two role assignments of their own match.
-
-    ``one`` and ``other`` index the arrays of a grid, own role first. ``both``, shape (opponents, tasks): games played
-    by both.
+def _compare_in_role(grid: Grid, one: int, other: int, side: int, weights: Ints) -> Iterator[RoleComparison]:
+    """Compare two players over the games of one role against the same opponents on the same tasks. Players that met no
+    one else are compared in the two role assignments of their own match.
     """
-
-    players: tuple[str, str]
-    side: int
-    one: Any
-    other: Any
-    both: Bools
-
-    @staticmethod
-    def of(grid: Grid, one: int, other: int, side: int) -> "_SharedGames":
-        played = _own_role_first(grid.played, side)
-        others = [third for third in range(len(grid.names)) if third not in (one, other)]
-        met = [third for third in others if (played[one, third] & played[other, third]).any()]
-        ours, theirs = ((one, met), (other, met)) if met else ((one, [other]), (other, [one]))
-        names = grid.names[one], grid.names[other]
-        return _SharedGames(names, side, ours, theirs, played[ours] & played[theirs])
-
-    def by_task(self, values: NDArray[Any]) -> tuple[Ints, Ints]:
-        """Return the sums of both players' entries in an array of the grid, shape (tasks,) each."""
-        values = _own_role_first(values, self.side)
-        return (values[self.one] * self.both).sum(axis=0), (values[self.other] * self.both).sum(axis=0)
+    role, played = grid.game.roles[side], _own_role_first(grid.played, side)
+    others = [third for third in range(len(grid.names)) if third not in (one, other)]
+    met = [third for third in others if (played[one, third] & played[other, third]).any()]
+    ours, theirs = ((one, met), (other, met)) if met else ((one, [other]), (other, [one]))
+    both = played[ours] & played[theirs]  # (opponents, tasks)
+    games = both.sum(axis=0)
+    if not games.any():
+        return
+    measures: dict[str | None, tuple[NDArray[Any], float, float]] = {None: (grid.rewards[side], grid.lowest, grid.step)}
+    measures |= {end.name: (grid.came_to(end.name), 0.0, 1.0) for of, end in compared(grid.game) if of == role}
+    for outcome, (values, lowest, unit) in measures.items():
+        of_role = _own_role_first(values, side)
+        own, its = ((of_role[games_of] * both).sum(axis=0) for games_of in (ours, theirs))
+        difference = paired_difference(own - its, games / unit, weights)
+        assert difference is not None, "they share a game"
+        yield RoleComparison(
+            players=(grid.names[one], grid.names[other]),
+            role=role,
+            outcome=outcome,
+            one=lowest + unit * float(own.sum() / games.sum()),
+            other=lowest + unit * float(its.sum() / games.sum()),
+            difference=difference,
+        )
 
 
 def _own_role_first(values: NDArray[Any], side: int) -> NDArray[Any]:
     return values if side == 0 else values.swapaxes(0, 1)
-
-
-def _compare_role(grid: Grid, shared: _SharedGames, outcome: str | None, weights: Ints) -> RoleComparison:
-    lowest, unit = (grid.lowest, grid.step) if outcome is None else (0.0, 1.0)
-    one, other = shared.by_task(grid.rewards[shared.side] if outcome is None else grid.came_to(outcome))
-    games = shared.both.sum(axis=0)
-    difference = paired_difference(one - other, games / unit, weights)
-    assert difference is not None, "they share a game"
-    return RoleComparison(
-        players=shared.players,
-        role=grid.game.roles[shared.side],
-        outcome=outcome,
-        one=lowest + unit * float(one.sum() / games.sum()),
-        other=lowest + unit * float(other.sum() / games.sum()),
-        difference=difference,
-    )

@@ -4,21 +4,22 @@
 file.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
-from spag.core.types import Outcome, Result
+from spag.core.types import Result
 from spag.evaluation.arena.clembench import clembench_rows
 from spag.evaluation.arena.grid import Grid, win_matrix
 from spag.evaluation.arena.paired import compare_pairs, compare_roles
 from spag.evaluation.arena.ratings import rate
-from spag.evaluation.intervals import Ints, Mean, Rate, bootstrap_weights, mean_over_tasks, rate_over_tasks
+from spag.evaluation.intervals import Mean, Rate, bootstrap_weights, mean_over_tasks, rate_over_tasks
 from spag.games.base import Figure, Game
 from spag.games.registry import settings_of
 from spag.games.replay import replay
@@ -63,70 +64,64 @@ class RoleTable:
 
 
 @dataclass(slots=True)
-class _RoleCounts:
-    """Counts of one player in one role: each figure by task."""
+class _Played:
+    """One player's games in one role, in the order of play, and its utterances in them if they are of free form."""
 
-    games: Counter[str] = field(default_factory=Counter)
-    rewards: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    outcomes: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    figures: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    tasks: list[str] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    measured: list[Mapping[str, int]] = field(default_factory=list)
     spoken: list[tuple[str, int, bool]] = field(default_factory=list)  # task, hash of the text, whether said before
-    tasks: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # by hash of a text
-
-    def add(self, episode: Episode, role: str, result: Result, measured: Mapping[str, int]) -> None:
-        task = episode.task.id
-        self.games[task] += 1
-        self.rewards[task] += result.rewards[role]
-        self.outcomes[result.outcome][task] += 1
-        for name, value in measured.items():
-            self.figures[name][task] += value
 
     def add_texts(self, episode: Episode, role: str, length: int) -> None:
-        """Record this role's free-form utterances, for ``repeated_rate``."""
+        """Record this role's utterances up to the end, for ``repeated_rate``."""
         before: set[int] = set()
         for said in episode.history[:length]:
             text = hash(" ".join(said.content.casefold().split()))
             if said.role == role and said.content.strip():
                 self.spoken.append((episode.task.id, text, text in before))
-                self.tasks[text].add(episode.task.id)
             before.add(text)
 
     def repeated_rate(self) -> Rate:
-        repeated = Counter(task for task, text, is_old in self.spoken if is_old or len(self.tasks[text]) > 1)
-        return _rate(repeated, Counter(task for task, _, _ in self.spoken))
+        tasks = [task for task, _, _ in self.spoken]
+        used = Counter(text for _, text in {(task, text) for task, text, _ in self.spoken})
+        hits = [is_old or used[text] > 1 for _, text, is_old in self.spoken]
+        return rate_over_tasks(_by_task(tasks, hits), _by_task(tasks, np.ones(len(tasks))))
 
-    def outcome_rate(self, outcomes: Iterable[Outcome]) -> Rate:
-        """Return the rate of ``outcomes``."""
-        return _rate(sum((self.outcomes[outcome.name] for outcome in outcomes), Counter()), self.games)
+    def rate(self, hits: Iterable[bool]) -> Rate:
+        """Return the share of games that are ``hits``."""
+        return rate_over_tasks(_by_task(self.tasks, hits), _by_task(self.tasks, np.ones(len(self.tasks))))
 
     def figure_rate(self, figure: Figure) -> Rate:
         """Return the rate of one of the game's own figures."""
-        hits, totals = self.figures[figure.name], self.figures[figure.of] if figure.of else self.games
+        hits = _by_task(self.tasks, (one.get(figure.name, 0) for one in self.measured))
+        totals = _by_task(self.tasks, (one.get(figure.of, 0) if figure.of else 1 for one in self.measured))
         if not figure.is_count:
-            return _rate(hits, totals)
-        found = mean_over_tasks(_by_task(hits, totals), _by_task(totals, totals))
-        return Rate(hits.total(), totals.total(), found.mean, max(0.0, found.low), found.high)
+            return rate_over_tasks(hits, totals)
+        found = mean_over_tasks(hits, totals)
+        return Rate(int(hits.sum()), int(totals.sum()), found.mean, max(0.0, found.low), found.high)
 
-    def mean_reward(self) -> Mean:
-        return mean_over_tasks(np.array([self.rewards[task] for task in self.games]), _by_task(self.games, self.games))
+    def mean_reward(self, role: str) -> Mean:
+        sums = _by_task(self.tasks, (result.rewards[role] for result in self.results), np.float64)
+        return mean_over_tasks(sums, _by_task(self.tasks, np.ones(len(self.tasks))))
+
+
+def _by_task(tasks: Sequence[str], values: Iterable[float], dtype: type[Any] = np.int64) -> NDArray[Any]:
+    """Return the sum of ``values`` over each task, in order of the tasks' first appearance."""
+    places = {task: place for place, task in enumerate(dict.fromkeys(tasks))}
+    at = np.array([places[task] for task in tasks], dtype=np.intp)
+    return np.bincount(at, weights=np.fromiter(values, np.float64)).astype(dtype)
 
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of an arena. Names are in order of first appearance."""
+    """The games of an arena. Players are in order of first appearance."""
 
-    roles: dict[tuple[str, str], _RoleCounts] = field(default_factory=dict)  # by (player, role)
+    roles: dict[tuple[str, str], _Played] = field(default_factory=dict)  # by (player, role)
     results: dict[tuple[str, str, str], Result] = field(default_factory=dict)  # by (first player, second player, task)
-
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(name for name, _ in self.roles))
 
 
 def tally(episodes: Iterable[Episode], game: Game) -> Tally:
-    """Judge each arena episode once and count it. Raises ``DataError`` for a game without players, and for a
-    duplicate.
-    """
+    """Judge and count each arena episode. Raises ``DataError`` for a game without players, and for a duplicate."""
     counted = Tally()
     for episode in episodes:
         if missing := [role for role in game.roles if role not in episode.players]:
@@ -138,11 +133,13 @@ def tally(episodes: Iterable[Episode], game: Game) -> Tally:
             raise DataError(f"{twice}; keep one arena a file, intervals count a task once")
         counted.results[key] = result = replay(game, episode)
         measured = game.measure(episode.task, episode.history, result)
-        for role, name in zip(game.roles, key, strict=False):
-            counts = counted.roles.setdefault((name, role), _RoleCounts())
-            counts.add(episode, role, result, measured)
+        for role, name in zip(game.roles, (first, second), strict=True):
+            played = counted.roles.setdefault((name, role), _Played())
+            played.tasks.append(episode.task.id)
+            played.results.append(result)
+            played.measured.append(measured)
             if role not in game.fixed_form:
-                counts.add_texts(episode, role, result.length)
+                played.add_texts(episode, role, result.length)
     return counted
 
 
@@ -152,28 +149,20 @@ def role_tables(counted: Tally, game: Game, names: Sequence[str]) -> list[RoleTa
     return [_table(*pair, counted.roles[pair], game) for pair in pairs if pair in counted.roles]
 
 
-def _table(name: str, role: str, counts: _RoleCounts, game: Game) -> RoleTable:
-    outcomes = game.outcomes.values()
+def _table(name: str, role: str, played: _Played, game: Game) -> RoleTable:
+    ends = [game.outcomes[result.outcome] for result in played.results]
     return RoleTable(
         name=name,
         role=role,
-        games=counts.games.total(),
-        reward=counts.mean_reward(),
-        win=counts.outcome_rate(one for one in outcomes if role in one.winners),
-        loss=counts.outcome_rate(one for one in outcomes if one.winners and role not in one.winners),
-        tie=counts.outcome_rate(one for one in outcomes if one.is_draw),
-        violation=counts.outcome_rate(one for one in outcomes if one.fault == role),
-        repeated=counts.repeated_rate(),
-        figures={figure.name: counts.figure_rate(figure) for figure in game.figures if figure.role == role},
+        games=len(ends),
+        reward=played.mean_reward(role),
+        win=played.rate(role in end.winners for end in ends),
+        loss=played.rate(bool(end.winners) and role not in end.winners for end in ends),
+        tie=played.rate(end.is_draw for end in ends),
+        violation=played.rate(end.fault == role for end in ends),
+        repeated=played.repeated_rate(),
+        figures={figure.name: played.figure_rate(figure) for figure in game.figures if figure.role == role},
     )
-
-
-def _rate(hits: Counter[str], totals: Counter[str]) -> Rate:
-    return rate_over_tasks(_by_task(hits, totals), _by_task(totals, totals))
-
-
-def _by_task(counts: Counter[str], tasks: Iterable[str]) -> Ints:
-    return np.array([counts[task] for task in tasks], dtype=np.int64)
 
 
 def arena_report(episodes: Iterable[Episode], game: Game, names: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:
@@ -185,7 +174,8 @@ def arena_report(episodes: Iterable[Episode], game: Game, names: Sequence[str] =
     counted = tally(episodes, game)
     if not counted.results:
         raise DataError("the arena's file holds no games; run spag arena to play them")
-    met = [name for name in dict.fromkeys((*names, *counted.names)) if name in counted.names]
+    players = dict.fromkeys(name for name, _ in counted.roles)
+    met = [name for name in dict.fromkeys((*names, *players)) if name in players]
     grid = Grid.of(game, met, counted.results)
     weights = bootstrap_weights(np.ones(grid.tasks, dtype=np.int64), seed)
     return {

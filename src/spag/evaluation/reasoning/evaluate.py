@@ -28,14 +28,14 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, RunError, first_line
 from spag.core.progress import Reporter
 from spag.engines.players import Kind, kind_of
-from spag.evaluation.reasoning.answers import cached
-from spag.evaluation.reasoning.chat import ChatModel
+from spag.evaluation.reasoning.answers import ChatModel, cached
 from spag.evaluation.reasoning.harness import quiet_harness
-from spag.evaluation.reasoning.results import Items, check_same_prompts, figures_of, read_items
+from spag.evaluation.reasoning.results import Items, check_same_prompts, figures_of
 from spag.evaluation.reasoning.tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics
 from spag.models.identity import weights_digest
 from spag.models.loading import library_versions, load_model, load_tokenizer
-from spag.storage.disk import FolderLock
+from spag.storage.disk import lock_folder
+from spag.storage.episodes import raw_rows
 from spag.storage.manifest import Manifest
 from spag.storage.store import write_json, write_rows
 
@@ -67,7 +67,7 @@ def evaluate_reasoning(
     entries = _entries(models)
     reporter.note(f"loading {len(settings.tasks)} tasks and their data")
     tasks, left_out = load_tasks(settings, reporter)
-    with FolderLock(folder):
+    with lock_folder(folder):
         manifest = Manifest.open(folder, force=force)
         stages = {(model.name, task.name): _stage(model, task, settings) for model in entries for task in tasks}
         manifest.give_up({name: manifest.decide(name, asked) for name, asked in stages.values()})  # refuses immediately
@@ -86,15 +86,11 @@ def _entries(models: Mapping[str, ModelConfig]) -> list[_Model]:
     places = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model" for name in models}
     if len(set(places.values())) < len(places):
         raise ConfigError(f"models {', '.join(models)} need names that differ as folder names; give them as NAME=MODEL")
-    return [_Model(name, config, places[name], _identity(config)) for name, config in models.items()]
-
-
-def _identity(model: ModelConfig) -> str:
-    """Return what determines a model's answers: the digest of its weights, and its dtype."""
-    if kind_of(model.name) is Kind.ENDPOINT:
+    if remote := [one.name for one in models.values() if kind_of(one.name) is Kind.ENDPOINT]:
         why = "an endpoint gives no log-likelihoods of given answers"
-        raise ConfigError(f"{model.name}: {why}; name a model that can be loaded here")
-    return f"{weights_digest(model.name)}-{model.dtype}"
+        raise ConfigError(f"{remote[0]}: {why}; name a model that can be loaded here")
+    digests = {name: f"{weights_digest(config.name)}-{config.dtype}" for name, config in models.items()}
+    return [_Model(name, config, places[name], digests[name]) for name, config in models.items()]
 
 
 def _stage(model: _Model, task: LoadedTask, settings: ReasoningSettings) -> tuple[str, dict[str, Any]]:
@@ -183,11 +179,10 @@ def _results(
     models: Sequence[_Model], tasks: Sequence[LoadedTask], manifest: Manifest, settings: ReasoningSettings
 ) -> dict[str, Any]:
     """Return the contents of ``results.json``, from the items on disk."""
-    items = {
-        task.name: {model.name: read_items(manifest.folder / model.place / f"{task.name}.jsonl") for model in models}
-        for task in tasks
-    }
+    items: dict[str, dict[str, Items]] = {}
     for task in tasks:
+        files = {model.name: manifest.folder / model.place / f"{task.name}.jsonl" for model in models}
+        items[task.name] = {name: [row for _, row in raw_rows(file)] for name, file in files.items()}
         check_same_prompts(task.name, items[task.name], chat=settings.chat)
     figures = figures_of({task.name: task.metric for task in tasks}, items, settings.seed)
     for model in models:

@@ -7,7 +7,6 @@ Models answer the same items, so differences are paired by item, which is far le
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,13 @@ import numpy as np
 from spag.core.errors import RunError
 from spag.core.seeds import derive_seed
 from spag.evaluation.intervals import DRAWS, Floats, bootstrap_weights, interval, paired_difference
-from spag.storage.episodes import raw_rows
 
 Items = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class ItemMean:
-    """A mean over ``items``. Standard error: sample standard deviation / sqrt(items), as in lm-eval; ``None`` for
-    one.
-    """
+    """A mean over ``items``. ``se``: sample standard deviation / sqrt(items), as in lm-eval; ``None`` for one item."""
 
     value: float
     se: float | None
@@ -61,11 +57,6 @@ class Overall(Interval):
     difference: Interval
 
 
-def read_items(path: Path) -> Items:
-    """Return the rows of one model's item file for one task."""
-    return [row for _, row in raw_rows(path)]
-
-
 def check_same_prompts(task: str, items: Mapping[str, Items], *, chat: bool) -> None:
     """Raise ``RunError`` unless all models answered the same prompts of ``task`` in the same order; with ``chat`` the
     same items, each in the model's own template.
@@ -79,9 +70,7 @@ def check_same_prompts(task: str, items: Mapping[str, Items], *, chat: bool) -> 
             raise RunError(f"{name} and {first} were asked different items of {task}; {fix}")
 
 
-def figures_of(
-    metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Items]], seed: int
-) -> dict[str, dict[str, Any]]:
+def figures_of(metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Items]], seed: int) -> dict[str, Any]:
     """Return each model's metrics: ``tasks`` (the mean with its error, the difference to the reference, every metric,
     the parts of a group) and ``geometric_mean``.
 

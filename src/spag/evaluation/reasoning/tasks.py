@@ -1,11 +1,16 @@
 """Loading lm-eval's tasks with their data, before any model: a task that cannot be loaded is left out with its reason,
 and the others are evaluated.
+
+Data may come from a folder of JSON Lines files, in place of the hub: a split is read from ``TASK_SPLIT.jsonl``, such as
+``piqa_validation.jsonl``. A task that is one configuration of a data set, such as a part of MMLU or BBH, may read
+``FAMILY/CONFIGURATION_SPLIT.jsonl`` or ``FAMILY/CONFIGURATION.jsonl`` (``mmlu/virology_test.jsonl``,
+``bbh/snarks.jsonl``). The parts of any other group share ``GROUP_SPLIT.jsonl``.
 """
 
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,8 +27,7 @@ from lm_eval.api.metrics import mean
 
 from spag.core.errors import ConfigError, DataError, first_line
 from spag.core.progress import Reporter
-from spag.evaluation.reasoning.harness import open_manager, quiet_harness
-from spag.evaluation.reasoning.localdata import SPLITS, local_spec, shots_of
+from spag.evaluation.reasoning.harness import members, open_manager, quiet_harness
 from spag.evaluation.reasoning.suites import BY_TASK, SUITES, SuiteTask
 
 LOADING_HINT = "go online once, after which HF_HUB_OFFLINE=1 works, or read local files with --data or --task-path"
@@ -38,6 +42,8 @@ LOADING_ERRORS = (
     *(DatasetsError, BadZipFile, TemplateError, httpx.HTTPError, httpx2.HTTPError, ClientError),
 )
 
+SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
+
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSettings:
@@ -47,7 +53,7 @@ class ReasoningSettings:
     hub. limit: items of a task, from its start; a group's parts share it evenly, rounded up. shots: solved examples,
     for all tasks. max_new_tokens: longest generated answer; ``None``: each task's default. samples: answers drawn at
     ``temperature`` for each item of a generative task; their scores are averaged. chat: prompt in the model's chat
-    template (``chat.py``).
+    template (``ChatModel``).
     """
 
     tasks: tuple[str, ...] = tuple(one.task for one in SUITES["paper"].tasks)
@@ -100,7 +106,7 @@ def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[Lo
             shots = known.shots if settings.shots is None else settings.shots
             random.seed(settings.seed)  # some tasks shuffle choices when they are loaded
             try:
-                spec = local_spec(name, manager.task_index, data, shots, task_path) if data else name
+                spec = _local_spec(name, manager.task_index, data, shots, task_path) if data else name
                 parts = manager.load([spec])["tasks"]
             except LOADING_ERRORS as error:
                 left_out[name] = f"{type(error).__name__}: {first_line(error, 160)}"
@@ -111,6 +117,49 @@ def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[Lo
         reasons = "; ".join(f"{name} ({why})" for name, why in left_out.items())
         raise DataError(f"no task can be loaded: {reasons}; {LOADING_HINT}")
     return loaded, left_out
+
+
+def _shots_of(own: int | None, asked: int | None) -> int:
+    """Return how many solved examples are shown, by lm-eval's rule: an explicit 0 in a task file counts."""
+    return 0 if own == 0 else asked if asked is not None else own or 0
+
+
+def _local_spec(name: str, index: Mapping[str, Any], data: Path, shots: int | None, own: Path | None) -> Any:
+    """Return what lm-eval loads for ``name``, with its data from the folder ``data``.
+
+    index: lm-eval's entries by name. own: the user's folder of task files, which may name their own data. Raises
+    ``FileNotFoundError`` if a task's file is missing.
+    """
+    parts = [_part(part, name, index[part], data, shots, own) for part in members(name, index) or ()]
+    return {"group": f"{name} from {data}", "task": parts} if parts else name
+
+
+def _part(part: str, group: str, entry: Any, data: Path, shots: int | None, own: Path | None) -> dict[str, Any]:
+    config = entry.cfg
+    splits = [config.get("test_split") or config.get("validation_split")]
+    if _shots_of(config.get("num_fewshot"), shots) and "samples" not in (config.get("fewshot_config") or {}):
+        splits.append(config.get("fewshot_split") or config.get("training_split"))
+    files = {split: _file(part, group, config.get("dataset_name"), split, data) for split in splits if split}
+    if own and entry.yaml_path.is_relative_to(own) and not all(file.is_file() for file in files.values()):
+        return {"task": part}
+    for file in files.values():
+        if not file.is_file():
+            raise FileNotFoundError(f"{file}: no such file")
+    return {
+        "task": part,
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": {split: str(file) for split, file in files.items()}},
+        **{key: None for key in SPLITS if config.get(key) not in files},
+    }
+
+
+def _file(part: str, group: str, configuration: str | None, split: str, data: Path) -> Path:
+    """Return the first existing file, or the one with the task's name."""
+    family = f"{part.partition('_')[0]}/{configuration}"
+    others = (f"{family}_{split}", family) if configuration else (f"{group}_{split}",)
+    files = [data / f"{name}.jsonl" for name in (f"{part}_{split}", *others)]
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def mean_metrics(task: Any) -> list[str]:
@@ -126,10 +175,8 @@ def _prepare(known: SuiteTask, parts: dict[str, Any], shots: int | None, setting
         generation |= {"do_sample": True, "temperature": settings.temperature}
     for name, part in parts.items():
         if getattr(part, "UNSAFE_CODE", False) or getattr(part, "MULTIMODAL", False):
-            raise ConfigError(
-                f"{name}: this task runs code that models write, or needs pictures; spag eval does neither"
-            )
-        part.set_config("num_fewshot", shots_of(part.get_config("num_fewshot"), shots))
+            raise ConfigError(f"{name}: runs code that models write, or needs pictures; spag eval does neither")
+        part.set_config("num_fewshot", _shots_of(part.get_config("num_fewshot"), shots))
     digest = _digest(parts, limit)
     generating = [part for part in parts.values() if part.OUTPUT_TYPE == "generate_until"]
     for part in generating if generation else ():

@@ -41,9 +41,8 @@ def check_labels_and_colors(game: Game, seed: int) -> None:
     assert len({outcome.label for outcome in outcomes}) == len(outcomes) >= 2, "outcomes need labels that differ"
     assert len({outcome.color.lower() for outcome in outcomes}) == len(outcomes), "outcomes need colors that differ"
     for outcome in outcomes:
-        assert re.fullmatch(r"#[0-9a-fA-F]{6}", outcome.color), (
-            f"the color of {outcome.name} is not #rrggbb: {outcome.color!r}"
-        )
+        color = outcome.color
+        assert re.fullmatch(r"#[0-9a-fA-F]{6}", color), f"the color of {outcome.name} is not #rrggbb: {color!r}"
 
 
 def check_figures(game: Game, seed: int) -> None:
@@ -51,15 +50,10 @@ def check_figures(game: Game, seed: int) -> None:
     assert len(set(names)) == len(names), f"figures need names that differ: {names}"
     assert len({figure.label for figure in game.figures}) == len(names), "figures need labels that differ"
     for figure in game.figures:
-        assert figure.label and figure.role in (None, *game.roles), (
-            f"figure {figure.name} needs a label, and a role of the game or none"
-        )
-        assert figure.of is None or figure.of in names, (
-            f"figure {figure.name} is a share of {figure.of!r}, which is no figure"
-        )
-        assert figure.limit is None or (0 < figure.limit <= 1 and figure.warning), (
-            f"figure {figure.name}: a limit needs a warning"
-        )
+        name, limit = figure.name, figure.limit
+        assert figure.label and figure.role in (None, *game.roles), f"figure {name} needs a label and a role, or None"
+        assert figure.of in (None, *names), f"figure {name} is a share of {figure.of!r}, which is no figure"
+        assert limit is None or (0 < limit <= 1 and figure.warning), f"figure {name}: a limit needs a warning"
 
 
 def check_settings_make_the_same_game(game: Game, seed: int) -> None:
@@ -75,11 +69,13 @@ def check_games_are_values(game: Game, seed: int) -> None:
 
 def check_tasks_are_json(game: Game, seed: int) -> None:
     for task in game.tasks(Split.TRAIN, None, seed)[:50]:
-        assert msgspec.json.decode(msgspec.json.encode(task), type=Task) == task, (
-            f"task {task.id!r} does not survive JSON: {task.data}"
-        )
+        assert _as_read_back(task) == task, f"task {task.id!r} does not survive JSON: {task.data}"
         shown = game.describe_task(task)
         assert shown.strip() and "\n" not in shown, f"describe_task must give one line, not {shown!r}"
+
+
+def _as_read_back(task: Task) -> Task:
+    return msgspec.json.decode(msgspec.json.encode(task), type=Task)
 
 
 def check_splits_are_disjoint(game: Game, seed: int) -> None:
@@ -91,7 +87,7 @@ def check_splits_are_disjoint(game: Game, seed: int) -> None:
 def check_tasks_know_their_split(game: Game, seed: int) -> None:
     for split in Split:
         for task in game.tasks(split, None, seed):
-            known = game.split_of(msgspec.json.decode(msgspec.json.encode(task), type=Task))
+            known = game.split_of(_as_read_back(task))
             assert known is split, f"split_of gives {known!r} for task {task.id!r} of the {split} split"
     assert game.split_of(Task("foreign", {})) in Split, "split_of must name the split of any task"
 
@@ -102,26 +98,21 @@ def check_tasks_follow_count_and_seed(game: Game, seed: int) -> None:
         for count in {0, 1, min(7, len(every)), len(every)}:
             drawn = game.tasks(split, count, seed)
             ids = {task.id for task in drawn}
-            assert len(ids) == len(drawn) == count and ids <= every, (
-                f"tasks({split}, {count}) gives {len(ids)} tasks of the split"
-            )
-            assert drawn == game.tasks(split, count, seed), (
-                f"tasks({split}, {count}) differ between calls with the same seed"
-            )
+            call, is_right = f"tasks({split}, {count}, {seed})", len(ids) == len(drawn) == count and ids <= every
+            assert is_right, f"{call} gives {len(ids)} tasks of the split"
+            assert drawn == game.tasks(split, count, seed), f"{call} differs from call to call"
 
 
 def check_too_many_tasks_are_refused(game: Game, seed: int) -> None:
     for split in Split:
         count = len(game.tasks(split, None, seed)) + 1
-        assert raises(ConfigError, partial(game.tasks, split, count, seed)), (
-            f"{count} tasks of {split} must raise ConfigError"
-        )
+        refused = raises(ConfigError, partial(game.tasks, split, count, seed))
+        assert refused, f"{count} tasks of {split} must raise ConfigError"
 
 
 def check_foreign_tasks_are_refused(game: Game, seed: int) -> None:
-    assert raises(DataError, partial(game.start, Task("foreign", {}), seed)), (
-        "start must raise DataError for a task of another game"
-    )
+    refused = raises(DataError, partial(game.start, Task("foreign", {}), seed))
+    assert refused, "start must raise DataError for a task of another game"
 
 
 def check_custom_tasks_are_playable(game: Game, seed: int) -> None:
@@ -130,6 +121,4 @@ def check_custom_tasks_are_playable(game: Game, seed: int) -> None:
             task = game.custom_task(text)
         except DataError:
             continue
-        assert game.to_move(game.start(task, seed)) in game.roles, (
-            f"the task that custom_task made of {text!r} cannot be played"
-        )
+        assert game.to_move(game.start(task, seed)) in game.roles, f"custom_task({text!r}) cannot be played"

@@ -12,17 +12,9 @@ LONGEST = 1_000
 
 _CHAT = ("Hello there.", "What do you mean by that?", "Yes.", "No.", "I know the word! It is bread!", "Is it Paris?")
 _GARBAGE = (
-    *(
-        "",
-        " \n\t ",
-        "x" * 10_000,
-        "[" * 10_000,
-        "\x00\x07\x1b[31mred",
-        "\u202eesrever\u202c \u200b\ufeff",
-        "ünï 漢字 🂡 \U0010ffff",
-    ),
-    *("[1] [2] [bet] [check]", "{role} {0} %s </s> <|im_end|>"),
-)
+    "", " \n\t ", "x" * 10_000, "[" * 10_000, "\x00\x07\x1b[31mred", "\u202eesrever\u202c \u200b\ufeff",
+    "ünï 漢字 🂡 \U0010ffff", "[1] [2] [bet] [check]", "{role} {0} %s </s> <|im_end|>",
+)  # fmt: skip
 
 
 def odd_texts(game: Game, task: Task) -> Sequence[str]:
@@ -51,11 +43,7 @@ def play(game: Game, task: Task, seed: int, speaker: Bot) -> list[State]:
 def played_games(game: Game, seed: int) -> Sequence[Sequence[State]]:
     """Return the positions of each played game: six tasks with every speaker."""
     tasks = [*game.tasks(Split.TRAIN, None, seed)[:4], *game.tasks(Split.HELD_OUT, None, seed)[:2]]
-    return [
-        play(game, task, seed + number, speaker)
-        for task in tasks
-        for number, speaker in enumerate(speakers(game, task))
-    ]
+    return [play(game, task, seed + at, bot) for task in tasks for at, bot in enumerate(speakers(game, task))]
 
 
 def ended_games(game: Game, seed: int) -> Iterator[tuple[Task, Sequence[Utterance], Result, int]]:

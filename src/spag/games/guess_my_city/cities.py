@@ -77,9 +77,8 @@ class GuessMyCity(GuessingGame):
         found = super().find_secret(text, role, data)
         if role == QUESTIONER or found is not None:
             return found
-        return find_name(
-            _CONTINENT.sub(lambda match: "." * len(match.group()), text), (data["country"], *data["people"])
-        )
+        without_continent = _CONTINENT.sub(lambda match: "." * len(match.group()), text)
+        return find_name(without_continent, (data["country"], *data["people"]))
 
     def illegal(self, answer: str) -> str | None:
         words = len(answer.split())
@@ -92,5 +91,5 @@ class GuessMyCity(GuessingGame):
         if task is None:
             near = difflib.get_close_matches(text, cities(), n=1)
             hint = f"did you mean {near[0]}?" if near else "type one such as London"
-            raise DataError(f"{text!r} is not one of the {len(cities())} cities of {self.title}; {hint}")
+            raise DataError(f"{text[:40]!r} is not one of the {len(cities())} cities of {self.title}; {hint}")
         return task

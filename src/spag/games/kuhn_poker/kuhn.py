@@ -1,6 +1,4 @@
-"""Kuhn poker as a game of texts: moves in square brackets, rewards in chips, and exact scores of a policy
-(``solver.py``). There are only six deals.
-"""
+"""Kuhn poker as a game of texts: moves in square brackets, rewards in chips, exact scores of a policy. Six deals."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +11,7 @@ from pydantic import Field
 from spag.core.types import Observation, Result, Task, Utterance
 from spag.games.base import Bot, Decision, Figure
 from spag.games.kuhn_poker import solver
-from spag.games.moves import ROLES, MoveGame, Moves, drawn_move, move_outcomes
+from spag.games.moves import ROLES, MoveGame, Moves, drawn_move, move_outcomes, shares_of_moves
 from spag.games.poker import VOID, PokerGame
 
 RULES = """\
@@ -51,7 +49,7 @@ class KuhnPoker(PokerGame):
     figures = (
         *MoveGame.figures,
         Figure("bets", "hands with a bet"),
-        *(Figure(f"{role}_blunders", f"{role}: folds a K, calls with a J", role, of=f"{role}_moves") for role in ROLES),
+        *shares_of_moves("blunders", "folds a K, calls with a J"),
     )
     reward_range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
     bots: ClassVar[Mapping[str, Bot]] = {**MoveGame.bots, "equilibrium": _equilibrium_bot}
@@ -76,16 +74,15 @@ class KuhnPoker(PokerGame):
     def prompt(self, observation: Observation) -> str:
         said = "".join(f"{said.role}: {said.content}\n" for said in observation.history)
         legal = " or ".join(f"[{move}]" for move in observation.facts["legal"])
-        # The card is next to the decision: with the card before the history, a small model plays all cards alike for
-        # many steps.
+        # With the card before the history, a small model plays all cards alike for many steps.
         return f"{RULES}\n\nYou are {observation.role}.\n\n{said}You hold {observation.facts['card']}. {legal}?\n"
 
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
         return ("blunders",) if (task.data[role], moves[-1]) in {("K", "fold"), ("J", "call")} else ()
 
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
-        bet = "bet" in self.played(task, history[: result.length])
-        return {**super().measure(task, history, result), **({"bets": 1} if bet else {})}
+        found = super().measure(task, history, result)
+        return {**found, "bets": 1} if "bet" in self.played(task, history[: result.length]) else found
 
     def describe_task(self, task: Task) -> str:
         return f"{task.data['player_0']} against {task.data['player_1']}"

@@ -8,8 +8,9 @@ and moves: ``K``, ``K check bet``.
 from collections.abc import Mapping
 from itertools import permutations, product
 
+from spag.games.base import Policy
 from spag.games.moves import Moves
-from spag.games.poker import Deal, Policy, Tree
+from spag.games.poker import Deal, Tree
 
 CARDS = ("J", "Q", "K")
 DEALS: tuple[Deal, ...] = tuple(permutations(CARDS, 2))  # player_0's card, then player_1's
@@ -48,23 +49,11 @@ TREE = Tree(
     lambda deal, player, moves: information_set(deal[player], moves),
     chips,
 )
-exploitability, best_response_value = TREE.exploitability, TREE.value
-
-
-def value(first: Policy, second: Policy) -> float:
-    """Return player_0's expected chips if it follows ``first`` and player_1 follows ``second``."""
-    return TREE.value(second, 0, first)
-
-
-def uniform() -> Policy:
-    """Return the policy that takes either move with probability 1/2."""
-    return {information_set(card, moves): dict.fromkeys(legal_moves(moves), 0.5) for card, moves in INFORMATION_SETS}
+value, exploitability = TREE.value, TREE.exploitability
 
 
 def equilibrium(alpha: float = 1 / 3) -> Policy:
-    """Return the equilibrium in which player_0 bluffs with probability ``alpha``, 0 to 1/3: player_0 has a family of
-    equilibrium strategies, player_1 just one.
-    """
+    """Return the equilibrium in which player_0 bluffs with probability ``alpha``, 0 to 1/3; player_1 has just one."""
     pays: Mapping[Moves, tuple[float, float, float]] = {  # the probability of betting or calling with J, Q and K
         (): (alpha, 0, 3 * alpha),
         ("check",): (1 / 3, 0, 1),

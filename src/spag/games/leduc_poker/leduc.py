@@ -1,6 +1,4 @@
-"""Leduc poker as a game of texts: moves in square brackets, rewards in chips, and exact scores of a policy
-(``solver.py``).
-"""
+"""Leduc poker as a game of texts: moves in square brackets, rewards in chips, exact scores of a policy."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +9,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from spag.core.types import Observation, Outcome, State, Task
-from spag.games.base import Bot, Decision, Figure
-from spag.games.leduc_poker import betting, solver
-from spag.games.moves import ROLES, MoveGame, Moves, drawn_move, move_outcomes
+from spag.games.base import Bot, Decision
+from spag.games.leduc_poker import solver
+from spag.games.moves import ROLES, MoveGame, Moves, drawn_move, move_outcomes, shares_of_moves
 from spag.games.poker import VOID, PokerGame, deal_task
 
 RULES = """\
@@ -21,12 +19,12 @@ Leduc poker: player_0 and player_1 pay one chip each and get one card each of J,
 of betting; player_0 begins both. A bet or raise is 2 chips in the first round and 4 in the second; a bet can be \
 raised once. After the first round a board card is turned up. A card equal to the board wins, else the higher card \
 (K, Q, J). Answer with one move in square brackets, as in [check]."""
-_DEALS = [deal for deal, ways in betting.DEALS.items() for _ in range(ways // 4)]
+_DEALS = [deal for deal, ways in solver.DEALS.items() for _ in range(ways // 4)]
 
 
 def _honest_bot(observation: Observation, rng: random.Random) -> str:
     facts = observation.facts
-    return drawn_move(betting.honest_chances(facts["card"], facts.get("board"), facts["legal"]), rng)
+    return drawn_move(solver.honest_chances(facts["card"], facts.get("board"), facts["legal"]), rng)
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,7 @@ class LeducPoker(PokerGame):
         VOID.name: VOID,
     }
     bots: ClassVar[Mapping[str, Bot]] = {**MoveGame.bots, "honest": _honest_bot}
-    figures = (
-        *MoveGame.figures,
-        *(Figure(f"{role}_blunders", f"{role}: folds a pair", role, of=f"{role}_moves") for role in ROLES),
-    )
+    figures = (*MoveGame.figures, *shares_of_moves("blunders", "folds a pair"))
     reward_range: ClassVar[tuple[float, float]] = (-13.0, 13.0)  # the ante, two bets of 2 and two of 4
     rules = RULES
     tree, deals = solver.TREE, _DEALS
@@ -63,23 +58,23 @@ class LeducPoker(PokerGame):
 
     def to_move(self, state: State) -> str | None:
         moves = self.played(state.task, state.history)
-        return self.roles[betting.player_to_move(moves)] if state.result is None else None
+        return self.roles[solver.player_to_move(moves)] if state.result is None else None
 
     def vocabulary(self) -> Moves:
-        return betting.MOVES
+        return solver.MOVES
 
     def facts(self, task: Task, moves: Moves, role: str) -> Mapping[str, Any]:
-        board = {} if betting.rounds(moves)[1] is None else {"board": task.data["board"]}
+        board = {} if solver.rounds(moves)[1] is None else {"board": task.data["board"]}
         return {"card": task.data[role], **board}
 
     def illegal_rewards(self, task: Task, moves: Moves) -> tuple[float, float]:
         """One chip more than checking or folding can cost, so an illegal move never pays."""
-        cost = 1.0 + betting.paid(moves)[betting.player_to_move(moves)]
+        cost = 1.0 + solver.paid(moves)[solver.player_to_move(moves)]
         return -cost, cost
 
     def prompt(self, observation: Observation) -> str:
         moves = tuple(said.content.strip("[]") for said in observation.history)
-        said = zip(("First", "Second"), betting.rounds(moves), strict=True)
+        said = zip(("First", "Second"), solver.rounds(moves), strict=True)
         rounds = "".join(f"{name} round: {' '.join(part)}".strip() + "\n" for name, part in said if part is not None)
         legal = " or ".join(f"[{move}]" for move in observation.facts["legal"])
         # Cards come last, as in Kuhn poker: next to the decision, and after the prefix that prompts share.
@@ -87,7 +82,7 @@ class LeducPoker(PokerGame):
 
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
         """Nothing beats a pair: the other cannot have one too."""
-        paired = betting.rounds(moves[:-1])[1] is not None and task.data[role] == task.data["board"]
+        paired = solver.rounds(moves[:-1])[1] is not None and task.data[role] == task.data["board"]
         return ("blunders",) if paired and moves[-1] == "fold" else ()
 
     def describe_task(self, task: Task) -> str:
@@ -102,12 +97,10 @@ class LeducPoker(PokerGame):
         return f"You hold {card}, the board is {board}{': a pair' if card == board else ''}."
 
     def decisions(self) -> Sequence[Decision]:
-        """Return the 288 information sets; their keys are those of ``solver.information_set``, their prompts share
-        prefixes in this order.
-        """
+        """Return the 288 decisions, by ``solver.information_set``; in this order, their prompts share prefixes."""
         return [
             self.decision(partial(solver.information_set, rank, board), deal_task("", (rank, rank, board)), moves)
-            for moves in betting.histories()
-            for board in (betting.RANKS if betting.rounds(moves)[1] is not None else ("",))
-            for rank in betting.RANKS
+            for moves in solver.histories()
+            for board in (solver.RANKS if solver.rounds(moves)[1] is not None else ("",))
+            for rank in solver.RANKS
         ]

@@ -1,15 +1,19 @@
-"""Nim as a game of texts: numbers of stones in square brackets, measured against perfect play (``solver.py``).
+"""Nim as a game of texts: numbers of stones in square brackets, measured against perfect play.
 
 A prompt shows the stones that are left, not the moves that led there, so equal positions have equal prompts. A task is
 one of several games from a starting heap. Heaps that are multiples of ``take + 2`` are held out: that number and
 ``take + 1`` have no common factor, so they include won and lost positions. A curriculum raises ``largest_heap``; the
 same heaps are held out at every size.
+
+With perfect play, the player to move loses if the stones are a multiple of ``take + 1``: the other always completes its
+move to ``take + 1``.
 """
 
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 from typing import Annotated, Any, ClassVar
 
@@ -17,15 +21,49 @@ from pydantic import Field
 
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import Bot, Decision
+from spag.games.base import Bot, Decision, Policy
 from spag.games.moves import ROLES, Moves, OpenGame, in_rounds, move_outcomes
-from spag.games.nim import solver
 
 _LARGEST = 200
+_Moves = Mapping[int, Mapping[int, float]]  # stones left -> stones taken -> probability
+
+
+def legal_moves(stones: int, take: int) -> tuple[int, ...]:
+    """Return how many of ``stones`` may be taken."""
+    return tuple(range(1, min(take, stones) + 1))
+
+
+def value(stones: int, take: int) -> int:
+    """Return the value of perfect play for the player to move: 1 a win, -1 a loss."""
+    return 1 if stones % (take + 1) else -1
+
+
+def best_moves(stones: int, take: int) -> tuple[int, ...]:
+    """Return the moves that keep the value: the winning one, or all in a lost position."""
+    winning = stones % (take + 1)
+    return (winning,) if winning else legal_moves(stones, take)
+
+
+def any_of(moves: tuple[int, ...]) -> Mapping[int, float]:
+    """Return the move probabilities of a player that draws one of ``moves``."""
+    return dict.fromkeys(moves, 1 / len(moves))
+
+
+def expected_reward(first: _Moves, second: _Moves, stones: int) -> float:
+    """Return the expected reward of the player to move, who follows ``first``, against ``second``."""
+
+    @cache
+    def expected(left: int, mover: int) -> float:
+        if not left:
+            return -1.0  # the other has just taken the last stone
+        chances = (first, second)[mover][left]
+        return -sum(chance * expected(left - taken, 1 - mover) for taken, chance in chances.items())
+
+    return expected(stones, 0)
 
 
 def _perfect_bot(observation: Observation, rng: random.Random) -> str:
-    return f"[{rng.choice(solver.best_moves(observation.facts['stones'], observation.facts['take']))}]"
+    return f"[{rng.choice(best_moves(observation.facts['stones'], observation.facts['take']))}]"
 
 
 @dataclass(frozen=True)
@@ -34,10 +72,8 @@ class Nim(OpenGame):
 
     name: ClassVar[str] = "nim"
     title: ClassVar[str] = "Nim"
-    summary: ClassVar[str] = "a heap of stones; whoever takes the last one wins; perfect play is known"
-    role_help: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ROLES, "Take stones from the heap. Write how many in square brackets, as in [2]."
-    )
+    summary: ClassVar[str] = "players take stones from a heap; taking the last one wins; perfect play is known"
+    role_help = dict.fromkeys(ROLES, "Take stones from the heap. Write how many in square brackets, as in [2].")
     outcomes = move_outcomes(
         "Whoever takes the last stone wins.",
         "A player who does not name exactly one number of stones that may be taken loses.",
@@ -98,13 +134,13 @@ class Nim(OpenGame):
         return tuple(str(number) for number in range(1, self.take + 1))
 
     def legal_moves(self, task: Task, moves: Moves) -> Moves:
-        return tuple(map(str, solver.legal_moves(_left(task, moves), self.take)))
+        return tuple(map(str, legal_moves(_left(task, moves), self.take)))
 
     def facts(self, task: Task, moves: Moves, role: str) -> Mapping[str, Any]:
         return {"stones": _left(task, moves), "take": self.take}
 
     def value(self, task: Task, moves: Moves) -> float:
-        return solver.value(_left(task, moves), self.take)
+        return value(_left(task, moves), self.take)
 
     def prompt(self, observation: Observation) -> str:
         return f"{self.rules}\n\n{self.describe_view(observation)}\n"
@@ -121,16 +157,14 @@ class Nim(OpenGame):
         return f"Stones left: {observation.facts['stones']}"
 
     def decisions(self) -> Sequence[Decision]:
-        """Return every number of stones up to ``largest_heap`` for each role, as ``player_0 13``: each role may have
-        its own model.
-        """
+        """Return every heap up to ``largest_heap`` for each role, ``player_0 13``: each may have its own model."""
         return [
             self.decision(f"{role} {stones}", Task("", {"stones": stones}), (), role)
             for role in self.roles
             for stones in range(1, self.largest_heap + 1)
         ]
 
-    def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+    def score_policy(self, policy: Policy) -> Mapping[str, float]:
         """Return ``winning_moves``, the mean probability of the winning move in positions that have one; and mean
         results of games from the held-out heaps: ``against_perfect`` on the side that can win (1: it never misses),
         ``against_random`` on either side.
@@ -143,19 +177,19 @@ class Nim(OpenGame):
             }
             for role in self.roles
         )
-        perfect = {stones: solver.any_of(solver.best_moves(stones, take)) for stones in first}
-        uniform = {stones: solver.any_of(solver.legal_moves(stones, take)) for stones in first}
-        winnable = [stones for stones in first if solver.value(stones, take) > 0]
+        perfect = {stones: any_of(best_moves(stones, take)) for stones in first}
+        uniform = {stones: any_of(legal_moves(stones, take)) for stones in first}
+        winnable = [stones for stones in first if value(stones, take) > 0]
         sides = [(first, uniform, heap, 1) for heap in heaps] + [(uniform, second, heap, -1) for heap in heaps]
         return {
             "winning_moves": fmean(
-                player[stones][solver.best_moves(stones, take)[0]] for player in (first, second) for stones in winnable
+                player[stones][best_moves(stones, take)[0]] for player in (first, second) for stones in winnable
             ),
             "against_perfect": fmean(
-                solver.reward(first, perfect, heap) if heap in winnable else -solver.reward(perfect, second, heap)
+                expected_reward(first, perfect, heap) if heap in winnable else -expected_reward(perfect, second, heap)
                 for heap in heaps
             ),
-            "against_random": fmean(sign * solver.reward(mover, other, heap) for mover, other, heap, sign in sides),
+            "against_random": fmean(sign * expected_reward(mover, other, heap) for mover, other, heap, sign in sides),
         }
 
 

@@ -16,20 +16,16 @@ import ast
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, Utterance
-from spag.games.taboo.prompts import Prompts, PromptSet
+from spag.games.taboo.prompts import Prompts, prompts_of
+from spag.games.taboo.templates import fields_of
 from spag.games.taboo.types import Role
-from spag.games.taboo.upstream_prompts import (
-    FORMAT,
-    Draws,
-    UpstreamPrompts,
-    upstream_play_prompt,
-    upstream_training_prompt,
-)
+from spag.games.taboo.upstream import FORMAT, UPSTREAM_FIELDS, Draws, UpstreamPrompts
 from spag.storage.jsonfile import MAX_DOCUMENT, read_json, reading
 from spag.storage.store import write_atomically
 
@@ -48,14 +44,16 @@ def load_prompts(path: str | Path) -> Prompts:
     path = Path(path)
     data = read_json(path, longest=LONGEST_FILE)
     try:
-        return _parse(data)
+        return prompts_of(data)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
 
 def save_prompts(prompts: Prompts, path: str | Path) -> None:
     """Write a prompt file that ``load_prompts`` reads back. Raises ``StorageError``."""
-    write_atomically(Path(path), json.dumps(prompts.dump(), ensure_ascii=False, indent=2) + "\n")
+    form = {"format": FORMAT} if isinstance(prompts, UpstreamPrompts) else {}
+    fields = {name: value for name, value in asdict(prompts).items() if value is not None}
+    write_atomically(Path(path), json.dumps(form | fields, ensure_ascii=False, indent=2) + "\n")
 
 
 def upstream_prompt(
@@ -65,13 +63,11 @@ def upstream_prompt(
     max_turns: int,
     draws: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a prompt as rendered by the paper's published code, for the player to move: the one that did not speak
-    last.
+    """Return a prompt as the paper's published code renders it, for the player who did not speak last.
 
     ``prompts`` is a file that ``spag import prompts`` wrote; ``history`` holds ``{"role", "content"}``. Without
-    ``draws`` it is the prompt of play; with them, keyed as in ``tests/golden/upstream_prompts.json``, the resulting
-    training prompt. Self-play and training use the same rendering functions. Raises ``DataError`` for a file of other
-    prompts, an unknown role, and draws that are not upstream's.
+    ``draws`` it is the prompt of play; with them, keyed as in ``tests/golden/upstream_prompts.json``, one of training.
+    Raises ``DataError`` for a file of other prompts, an unknown role, and draws that are not upstream's.
     """
     texts = load_prompts(prompts)
     if not isinstance(texts, UpstreamPrompts):
@@ -82,9 +78,7 @@ def upstream_prompt(
     role = Role.DEFENDER if history and history[-1]["role"] == Role.ATTACKER else Role.ATTACKER
     said = tuple(Utterance(one["role"], one["content"]) for one in history)
     observation = Observation(role, said, {"max_turns": max_turns, "target_word": target_word})
-    if draws is None:
-        return upstream_play_prompt(observation, texts)
-    return upstream_training_prompt(observation, texts, Draws.parse(draws))
+    return texts.play(observation) if draws is None else texts.drawn(observation, Draws.parse(draws))
 
 
 def import_upstream_prompts(path: str | Path) -> UpstreamPrompts:
@@ -104,19 +98,10 @@ def parse_upstream_prompts(source: str, place: str = "upstream's prompts") -> Up
     found = {field: _literal(tree, name, place) for field, name in LITERALS.items()}
     data = {field: list(value) if isinstance(value, tuple) else value for field, (_, value) in found.items()}
     try:
-        return UpstreamPrompts.parse({"format": FORMAT, **data})
+        return UpstreamPrompts(**fields_of(data, UPSTREAM_FIELDS))
     except DataError as error:
         field = next(name for name in found if str(error).startswith(name))
         raise DataError(f"{place}:{found[field][0]}: {LITERALS[field]}: {error}") from error
-
-
-def _parse(data: Any) -> Prompts:
-    """Build the prompts that the JSON value of a prompt file describes. Raises ``DataError``."""
-    if not isinstance(data, dict) or "format" not in data:
-        return PromptSet.parse(data)
-    if data["format"] != FORMAT:
-        raise DataError(f"format is {data['format']!r}; write {FORMAT!r}, or leave it out for prompts of your own")
-    return UpstreamPrompts.parse(data)
 
 
 def read_text(path: Path) -> str:
@@ -146,6 +131,5 @@ def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:
     try:
         return line, ast.literal_eval(value)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:  # TypeError: an unhashable key
-        raise DataError(
-            f"{place}:{line}: {name} is not made of plain literals (f-strings, names and calls are not run)"
-        ) from error
+        fault = f"{name} is not made of plain literals (f-strings, names and calls are not run)"
+        raise DataError(f"{place}:{line}: {fault}") from error

@@ -18,12 +18,18 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.options import FileName
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
-from spag.games.taboo.explain import deciding_span
-from spag.games.taboo.judge import JudgeMode, announces_guess, final_verdict, judge_history, judge_utterance
+from spag.games.taboo.judge import (
+    JudgeMode,
+    announces_guess,
+    deciding_span,
+    final_verdict,
+    judge_history,
+    judge_utterance,
+)
 from spag.games.taboo.judge.paper import stops_play
 from spag.games.taboo.languages import language_of
 from spag.games.taboo.promptfile import load_prompts
-from spag.games.taboo.prompts import Prompts, PromptSet, play_prompt, stop_strings, training_prompt
+from spag.games.taboo.prompts import Prompts, PromptSet
 from spag.games.taboo.types import Role, TabooOutcome, Verdict
 from spag.games.taboo.words import SHIPPED, load_words
 from spag.text.english import ENGLISH
@@ -157,20 +163,14 @@ class AdversarialTaboo(TextGame):
             raise DataError(f"task {task.id!r}: max_turns is {turns}; it must be at least 1")
         return State(task, seed)
 
-    def observe(self, state: State, role: str) -> Observation:
-        facts = {"max_turns": state.task.data["max_turns"]}
-        if role == Role.ATTACKER:
-            facts["target_word"] = state.task.data["target_word"]
-        return Observation(role, state.history, facts)
-
     def prompt(self, observation: Observation) -> str:
-        return play_prompt(observation, self.prompt_set)
+        return self.prompt_set.play(observation)
 
     def training_prompt(self, observation: Observation, rng: random.Random) -> str:
-        return training_prompt(observation, rng, self.prompt_set)
+        return self.prompt_set.training(observation, rng)
 
     def stop_strings(self) -> tuple[str, ...]:
-        return stop_strings(self.prompt_set)
+        return self.prompt_set.stop_strings()
 
     def template_texts(self) -> tuple[str, ...]:
         return (*self.prompt_set.rules, *self.prompt_set.instructions.values())
@@ -193,9 +193,8 @@ class AdversarialTaboo(TextGame):
         if self.stop is Stop.ANNOUNCED:
             ends = (at for at, said in enumerate(history, start=1) if stops_play(said.role, said.content))
             history = history[: next(ends, None)]
-        return _result(
-            judge_history(history, task.data["target_word"], task.data["max_turns"], self.judge, self.language)
-        )
+        word, turns = task.data["target_word"], task.data["max_turns"]
+        return _result(judge_history(history, word, turns, self.judge, self.language))
 
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
         word = task.data["target_word"]
@@ -210,9 +209,8 @@ class AdversarialTaboo(TextGame):
         if result.outcome == TabooOutcome.ATTACKER_WINS:
             found["wrong_guess" if guessed else "induced"] = 1
             found["first_wrong_guess"] = int(guessed and result.length <= 2)
-        strict = (
-            result if self.judge is JudgeMode.STRICT else replace(self, judge=JudgeMode.STRICT).replay(task, history)
-        )
+        is_strict = self.judge is JudgeMode.STRICT
+        strict = result if is_strict else replace(self, judge=JudgeMode.STRICT).replay(task, history)
         if strict.outcome == TabooOutcome.ATTACKER_VIOLATION:
             leak = history[strict.length - 1]
             found["hidden_leaks"] = int(judge_utterance(Role(leak.role), leak.content, word, JudgeMode.PAPER) is None)

@@ -11,33 +11,38 @@ MAX_LENGTH = 20_000
 """Characters of a template. Upstream's longest have some 2,000."""
 MAX_PLACEHOLDERS = 20
 """Placeholders of a template, a bound on the size of rendered prompts."""
+_REQUIRED = ("rules", "instructions", "player_instructions")
+_BY_ROLE = ("instructions", "player_instructions", "names")
 _RULES_FIELDS = frozenset({"max_turns"})
 _INSTRUCTION_FIELDS = {Role.ATTACKER: frozenset({"max_turns", "target_word"}), Role.DEFENDER: frozenset({"max_turns"})}
 
 
 def fields_of(data: Any, known: tuple[str, ...]) -> dict[str, Any]:
-    """Return the JSON object ``data``. Raises ``DataError`` for another value, or a field that is not among
-    ``known``.
+    """Return the fields of a prompt file's JSON value, except ``format``, with texts of a role by ``Role``.
+
+    Raises ``DataError`` unless all are among ``known``, and lists and mappings of texts where they have to be.
     """
     if not isinstance(data, dict):
         raise DataError(f"expected a JSON object, got {type(data).__name__}")
-    unknown = [key for key in data if key not in known]
-    if unknown:
-        raise DataError(f"unknown field {unknown[0]!r}; known are {', '.join(known)}")
-    return data
+    for name in data:
+        if name not in known:
+            raise DataError(f"unknown field {name!r}; known are {', '.join(known)}")
+    for name in _REQUIRED:
+        if name in known and name not in data:
+            raise DataError(f"the field {name!r} is missing; a prompt file needs rules and instructions")
+    fields = {name: value for name, value in data.items() if name != "format"}
+    if not isinstance(data["rules"], list):
+        raise DataError(f"rules is a {type(data['rules']).__name__}; it must be a list of texts")
+    fields["rules"] = tuple(data["rules"])
+    return fields | {name: _by_role(name, data[name]) for name in _BY_ROLE if name in data}
 
 
-def rules_of(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the field ``rules``, a list of texts. Raises ``DataError``."""
-    return tuple(_required(data, "rules", list))
-
-
-def by_role(data: Mapping[str, Any], name: str) -> dict[Role, str]:
-    """Return the field ``name``, a text for each role. Raises ``DataError``."""
-    texts = _required(data, name, dict)
-    strange = [role for role in texts if role not in set(Role)]
-    if strange:
-        raise DataError(f"{name} has the role {strange[0]!r}; the roles are {', '.join(Role)}")
+def _by_role(name: str, texts: Any) -> dict[Role, str]:
+    if not isinstance(texts, dict):
+        raise DataError(f"{name} is a {type(texts).__name__}; it must be a text for each role")
+    for role in texts:
+        if role not in set(Role):
+            raise DataError(f"{name} has the role {role!r}; the roles are {', '.join(Role)}")
     return {Role(role): text for role, text in texts.items()}
 
 
@@ -50,9 +55,7 @@ def check_rules(rules: tuple[str, ...]) -> None:
 
 
 def check_instructions(name: str, texts: Mapping[Role, str]) -> None:
-    """Raise ``DataError`` unless each role has an instruction: the attacker's must name the target word, the defender's
-    must not.
-    """
+    """Raise ``DataError`` unless each role has an instruction, and only the attacker's names the target word."""
     for role, allowed in _INSTRUCTION_FIELDS.items():
         if role not in texts:
             raise DataError(f"{name} has no {role}; give one instruction for each role")
@@ -89,12 +92,3 @@ def check_template(
         raise DataError(f"{name} formats a placeholder; write {{{formatted}}} alone, without : or !")
     if len(placeholders) > MAX_PLACEHOLDERS:
         raise DataError(f"{name} has {len(placeholders):,} placeholders; a template has at most {MAX_PLACEHOLDERS}")
-
-
-def _required(data: Mapping[str, Any], name: str, kind: type) -> Any:
-    if name not in data:
-        raise DataError(f"the field {name!r} is missing; a prompt file needs rules and instructions")
-    if not isinstance(data[name], kind):
-        wanted = "list of texts" if kind is list else "text for each role"
-        raise DataError(f"{name} is a {type(data[name]).__name__}; it must be a {wanted}")
-    return data[name]

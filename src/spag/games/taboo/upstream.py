@@ -1,8 +1,141 @@
-"""Rows in the format of the paper's published code (Linear95/SPAG)."""
+"""Prompts and rows of the paper's published code (Linear95/SPAG, ``utils.py``), rendered as it does, byte by byte.
 
+The wording is not part of this project: ``spag import prompts`` reads it from the user's copy (``promptfile.py``). What
+differs from our own prompts (``prompts.py``):
+
+- Utterances stand as they were said, also where they have several lines, so a player can forge a line of the other.
+- Play has its own instructions, which bring their line breaks; training has others, and draws everything again for each
+utterance.
+- A prompt ends with ``:`` or a space, not with a line break.
+
+``tests/golden/upstream_prompts.json`` pins both renderings.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from spag.core.episodes import Episode, SampleType, TrainingSample
+from spag.core.errors import DataError
+from spag.core.types import Observation
+from spag.games.taboo.templates import check_instructions, check_rules
+from spag.games.taboo.types import Role
+
+FORMAT = "upstream"
+"""The ``format`` of a prompt file with upstream's templates."""
+DIALOG_PREFIXES = ("\n - ", "\n### ", "\n## ", "\n# ", "\n *** ", "\n **", "\n\n")
+NAMES = (("Assistant", "Human"), ("Answer", "Question"), ("Response", "Query"), ("A", "Q"))
+"""(player to move, other player); the roles themselves are the fifth pair."""
+SYSTEM_PREFIXES = ("Rules", "Game Rule", "System")
+COIN = 0.2
+UPSTREAM_FIELDS = ("format", "rules", "instructions", "player_instructions")
+_FIRST_MOVE = "The game is just initialized."
+
+
+class PromptType(StrEnum):
+    """Training prompt layouts of the published code."""
+
+    CHAT = "chat"
+    CHAT_INVERSE = "chat_inverse"
+    ALPACA = "alpaca"
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What upstream draws for one training prompt. The two coins, true with probability ``COIN``, matter in the layout
+    ``alpaca`` only.
+
+    ``next_player`` and ``other`` name the players; ``rules`` is the paraphrase, from 0; ``system_prefix_shown`` puts
+    ``system_prefix`` before the rules; ``instruction_is_cue`` ends the prompt with the instruction, its last character
+    replaced by a colon.
+    """
+
+    dialog_prefix: str
+    next_player: str
+    other: str
+    prompt_type: PromptType
+    system_prefix: str
+    rules: int
+    system_prefix_shown: bool = False
+    instruction_is_cue: bool = False
+
+    @staticmethod
+    def draw(rng: random.Random, role: Role, paraphrases: int) -> "Draws":
+        """Draw for ``role``, in upstream's order."""
+        prefix = rng.choice(DIALOG_PREFIXES)
+        next_player, other = rng.choice(((str(role), str(_other(role))), *NAMES))
+        prompt_type = rng.choice(tuple(PromptType))
+        system_prefix, rules = rng.choice(SYSTEM_PREFIXES), rng.randrange(paraphrases)
+        coins = (rng.random() < COIN, rng.random() < COIN) if prompt_type is PromptType.ALPACA else (False, False)
+        return Draws(prefix, next_player, other, prompt_type, system_prefix, rules, *coins)
+
+    @staticmethod
+    def parse(data: Mapping[str, Any]) -> "Draws":
+        """Read draws with the keys of ``upstream_prompts.json``; the coins may be absent. Raises ``DataError``."""
+        tossed = data.get("below_0.2", {})
+        coins = {name: tossed.get(name, False) for name in ("system_prefix_shown", "instruction_is_cue")}
+        try:
+            prefix, names, kind = data["dialog_prefix"], data["names"], PromptType(data["prompt_type"])
+            players = names["next_player"], names["other"]
+            return Draws(prefix, *players, kind, data["system_prefix"], data["rules"], **coins)
+        except KeyError as error:
+            raise DataError(f"draws has no {error.args[0]!r}; give every draw of the prompt") from error
+        except ValueError as error:
+            raise DataError(f"draws: {error}; the types are {', '.join(PromptType)}") from error
+
+
+@dataclass(frozen=True)
+class UpstreamPrompts:
+    """Upstream's templates. Raises ``DataError`` when one lacks a placeholder, or names one that it may not use.
+
+    ``rules``: ``GAME_RULE_PROMPTS``, of which play uses the first; ``instructions``: ``INSTRUCT_PROMPTS``, for play;
+    ``player_instructions``: ``PLAYER_INSTRUCT_PROMPTS``, for training.
+    """
+
+    rules: tuple[str, ...]
+    instructions: Mapping[Role, str]
+    player_instructions: Mapping[Role, str]
+
+    def __post_init__(self) -> None:
+        check_rules(self.rules)
+        check_instructions("instructions", self.instructions)
+        check_instructions("player_instructions", self.player_instructions)
+
+    def play(self, observation: Observation) -> str:
+        """Return upstream's prompt of play: the first paraphrase, the history, the instruction with its cue."""
+        rules, instruction = self.rules[0], self.instructions[Role(observation.role)]
+        lines = "".join(f"\n  - {said.role}: {said.content}" for said in observation.history)
+        talk = f"\n### Game History:{lines}" if lines else _FIRST_MOVE
+        return f"{rules.format(**observation.facts)}{talk}{instruction.format(**observation.facts)}"
+
+    def training(self, observation: Observation, rng: random.Random) -> str:
+        """Return upstream's training prompt, drawn from ``rng``."""
+        return self.drawn(observation, Draws.draw(rng, Role(observation.role), len(self.rules)))
+
+    def drawn(self, observation: Observation, draws: Draws) -> str:
+        """Return upstream's training prompt. Raises ``DataError`` if it lacks the paraphrase that was drawn."""
+        if not 0 <= draws.rules < len(self.rules):
+            last = len(self.rules) - 1
+            raise DataError(f"draws: rules is {draws.rules}; the prompt file has paraphrases 0 to {last}")
+        role, prefix = Role(observation.role), f"\n{draws.dialog_prefix}"
+        names = {role: draws.next_player, _other(role): draws.other}
+        rules = self.rules[draws.rules].format(**observation.facts)
+        instruction = self.player_instructions[role].format(**observation.facts)
+        talk = "".join(f"{prefix}{names[Role(said.role)]}: {said.content}" for said in observation.history)
+        start = "" if talk else f"{_FIRST_MOVE} "
+        cue = f"{prefix}{draws.next_player}: "
+        if draws.prompt_type is PromptType.ALPACA:
+            head = f"{draws.system_prefix}: {rules}" if draws.system_prefix_shown else rules
+            log = f"{prefix}Game History:{talk}\n\n" if talk else start
+            return f"{head}{log}{instruction[:-1]}: " if draws.instruction_is_cue else f"{head}{log}{instruction}{cue}"
+        system = f"{prefix}{draws.system_prefix}: {rules}\n\n{instruction}{start}"
+        return f"{system}{talk}{cue}" if draws.prompt_type is PromptType.CHAT else f"{talk}{system}{cue}"
+
+    def stop_strings(self) -> tuple[str, ...]:
+        """Return none: an utterance ends with the end token, or at the token limit."""
+        return ()
 
 
 def upstream_episode(episode: Episode) -> dict[str, Any]:
@@ -12,10 +145,12 @@ def upstream_episode(episode: Episode) -> dict[str, Any]:
 
 
 def upstream_sample(sample: TrainingSample) -> dict[str, Any]:
-    """Return a sample as upstream's ``{"query", "target", "reward", "weight", "role"}``; SFT rows carry a type instead
-    of a role, and a sample without a role has neither.
-    """
+    """Return a sample as upstream's ``{"query", "target", "reward", "weight"}``, with a ``type`` for SFT, or a role."""
     fields = {"query": sample.prompt, "target": sample.completion, "reward": sample.reward, "weight": sample.weight}
     if sample.type is SampleType.SFT:
         return {**fields, "type": "sft"}
     return fields if sample.role is None else {**fields, "role": str(sample.role)}
+
+
+def _other(role: Role) -> Role:
+    return Role.DEFENDER if role is Role.ATTACKER else Role.ATTACKER

@@ -12,6 +12,7 @@ from the package ``wordfreq`` (offline; data CC BY-SA 4.0), most frequent first.
 """
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from itertools import islice
@@ -22,7 +23,7 @@ from simplemma import is_known, lemmatize
 from spag.core.errors import DataError
 from spag.games.taboo.languages import language_data, language_of
 from spag.games.taboo.promptfile import read_text
-from spag.text.english import listed
+from spag.text.english import ENGLISH, listed
 from spag.text.lexicon import with_sharp_s
 from spag.text.words import parse_words
 
@@ -46,32 +47,6 @@ def load_words(source: str, top: int, language: str = "en") -> list[str]:
     return words[:top]
 
 
-@cache
-def _words_of(language: str, top: int) -> tuple[str, ...]:
-    """The ``top`` most frequent words of another language: lemmas of three letters or more, except the very most
-    frequent, which are function words.
-
-    If nouns are capitalised, names stay in the list. A negation and the word for "word" are left out, because a plain
-    announcement of them names nothing: "Es ist niemals!"
-    """
-    from wordfreq import top_n_list  # noqa: PLC0415  # its tables take a while to load
-
-    frequent = top_n_list(language, _WORDFREQ_SIZE, wordlist="best")[_FUNCTION_WORDS:]
-    capitals = language_data(language)["lexicon"].get("capitalised_nouns", False)
-    grammar = language_of(language).grammar
-    words = (
-        [case for each in (word, *with_sharp_s(word)) for case in ((each, each.capitalize()) if capitals else (each,))]
-        for word in frequent
-        if word.isalpha() and len(word) > 2 and word != grammar.word and not grammar.negation.fullmatch(word)
-    )
-    lemmas = (next((case for case in cases if _is_lemma(case, language)), None) for cases in words)
-    return tuple(islice((lemma for lemma in lemmas if lemma is not None), top))
-
-
-def _is_lemma(word: str, language: str) -> bool:
-    return bool(is_known(word, lang=language)) and lemmatize(word, lang=language) == word
-
-
 def shipped_words() -> list[str]:
     """Return the 2,000 everyday words of ``data/words.txt``, most frequent first."""
     return (resources.files("spag.games.taboo.data") / "words.txt").read_text(encoding="utf-8").split()
@@ -79,14 +54,35 @@ def shipped_words() -> list[str]:
 
 def common_words(top: int, language: str = "en") -> list[str]:
     """Return the ``top`` most frequent playable words, or all of them, most frequent first."""
-    return list(_all_common_words()[:top] if language == "en" else _words_of(language, top))
+    return list(_common_words(top, language))
 
 
 @cache
-def _all_common_words() -> tuple[str, ...]:
-    from wordfreq import top_n_list  # noqa: PLC0415  # its tables take a while to load, and only this list needs them
+def _common_words(top: int, language: str) -> tuple[str, ...]:
+    lemmas = (next((word for word in cases if _is_lemma(word, language)), "") for cases in _candidates(language))
+    return tuple(islice(filter(None, lemmas), top))
 
-    excluded = listed(*EXCLUDED_LISTS)
-    frequent = top_n_list("en", _WORDFREQ_SIZE, wordlist="large")
-    words = (one for one in frequent if _WRITTEN.fullmatch(one) and one not in excluded and is_known(one, lang="en"))
-    return tuple(word for word in words if lemmatize(word, lang="en") == word)
+
+def _candidates(language: str) -> Iterator[list[str]]:
+    """Yield the spellings of each frequent word, the most frequent word first.
+
+    English is filtered by lists. Elsewhere, words have three letters or more, and the very most frequent are left out,
+    which are function words; if nouns are capitalised, names stay. A negation and the word for "word" are left out,
+    because a plain announcement of them names nothing: "Es ist niemals!"
+    """
+    from wordfreq import top_n_list  # noqa: PLC0415  # its tables take a while to load
+
+    if language == ENGLISH.language:
+        excluded, words = listed(*EXCLUDED_LISTS), top_n_list(language, _WORDFREQ_SIZE, wordlist="large")
+        return ([word] for word in words if _WRITTEN.fullmatch(word) and word not in excluded)
+    capitals = language_data(language)["lexicon"].get("capitalised_nouns", False)
+    grammar = language_of(language).grammar
+    return (
+        [case for each in (word, *with_sharp_s(word)) for case in ((each, each.capitalize()) if capitals else (each,))]
+        for word in top_n_list(language, _WORDFREQ_SIZE, wordlist="best")[_FUNCTION_WORDS:]
+        if word.isalpha() and len(word) > 2 and word != grammar.word and not grammar.negation.fullmatch(word)
+    )
+
+
+def _is_lemma(word: str, language: str) -> bool:
+    return bool(is_known(word, lang=language)) and lemmatize(word, lang=language) == word

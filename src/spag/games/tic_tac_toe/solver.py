@@ -37,9 +37,8 @@ def board_after(squares: Iterable[int]) -> str:
 
 def winning_line(board: str) -> tuple[int, ...] | None:
     """Return three squares in a row with the same mark."""
-    return next(
-        (line for line in LINES if board[line[0] - 1] != "." and len({board[square - 1] for square in line}) == 1), None
-    )
+    won = ({"X"}, {"O"})
+    return next((line for line in LINES if {board[square - 1] for square in line} in won), None)
 
 
 @cache
@@ -68,9 +67,8 @@ def decisions() -> Mapping[str, tuple[int, ...]]:
     new: dict[str, tuple[int, ...]] = {EMPTY: ()}
     while new:
         found |= new
-        after = {
-            place(board, square): (*squares, square) for board, squares in new.items() for square in legal_moves(board)
-        }
+        moves = [(board, squares, square) for board, squares in new.items() for square in legal_moves(board)]
+        after = {place(board, square): (*squares, square) for board, squares, square in moves}
         new = {board: squares for board, squares in after.items() if legal_moves(board)}
     return found
 
@@ -107,9 +105,7 @@ def perfect(board: str) -> Mapping[int, float]:
 
 
 def reward(policy: Policy, mark: str, opponent: Callable[[str], Mapping[int, float]] | None) -> Callable[[str], float]:
-    """Return a function of the board: the expected reward of ``mark`` when it follows ``policy`` against ``opponent``,
-    or against a best response if ``None``.
-    """
+    """Return the expected reward of ``mark`` with ``policy`` against ``opponent``, ``None`` for a best response."""
 
     @cache
     def expected(board: str) -> float:

@@ -58,38 +58,18 @@ class _PlayWorker:
     last_seen: float = field(default_factory=time.monotonic)
 
 
-def play_on_ray(
-    specs: Sequence[GameSpec],
-    job: PlayJob,
-    cluster: ClusterConfig,
-    stats: PlayStats,
-    stack: ExitStack,
-    note: Callable[[str], None],
-) -> Iterator[list[Episode]]:
-    """Start workers, stopped by ``stack``, and yield episodes as they finish on any of them."""
-    return open_on_ray(job, cluster, stack, note, most=len(specs)).play(specs, stats)
-
-
-def open_on_ray(
-    job: PlayJob, cluster: ClusterConfig, stack: ExitStack, note: Callable[[str], None], *, most: int | None = None
-) -> "RayPlayers":
-    """Start at most ``most`` workers, stopped by ``stack``.
+class RayPlayers:
+    """Workers, stopped by ``stack``, whose engines stay open between plays. ``most``: how many to start at most.
 
     ``cluster.address`` must be set. Raises ``ConfigError`` if there is no cluster or nothing in it can play.
     """
-    assert cluster.address is not None
-    stack.enter_context(connected(cluster.address))
-    players = RayPlayers(job, cluster, note, most=most)
-    stack.callback(players.close)
-    return players
-
-
-class RayPlayers:
-    """Workers whose engines stay open between plays."""
 
     def __init__(
-        self, job: PlayJob, cluster: ClusterConfig, note: Callable[[str], None], *, most: int | None = None
-    ) -> None:
+        self, job: PlayJob, cluster: ClusterConfig, stack: ExitStack, note: Callable[[str], None], *,
+        most: int | None = None,
+    ) -> None:  # fmt: skip
+        assert cluster.address is not None
+        stack.enter_context(connected(cluster.address))
         self.cluster, self.note, self.stats = cluster, note, PlayStats()
         count, self.resources = _layout(job, cluster)
         count = count if most is None else min(count, most)
@@ -104,18 +84,15 @@ class RayPlayers:
         self.group: EngineGroup | None = None  # of engines that get new weights by NCCL
         self._updates: list[NewWeights] = []
         self._numbers = 0
+        stack.callback(self.close)
         for _ in range(count):
             self._start_worker()
         note(f"cluster: {count} workers, {self.needs} each, on {len(nodes())} nodes")
 
     def play(
-        self,
-        specs: Sequence[GameSpec],
-        stats: PlayStats | None = None,
-        *,
-        game: Game | None = None,
-        players: Mapping[str, str] | None = None,
-    ) -> Iterator[list[Episode]]:
+        self, specs: Sequence[GameSpec], stats: PlayStats | None = None, *,
+        game: Game | None = None, players: Mapping[str, str] | None = None,
+    ) -> Iterator[list[Episode]]:  # fmt: skip
         """Yield every game once, grouped by arrival; ``stats`` gets the totals.
 
         ``game`` is by default the job's; ``players`` names the opened player of each role, by default the one with the
@@ -133,10 +110,8 @@ class RayPlayers:
                 yield episodes
             self._replace_hung()
 
-    def update_weights(
-        self, weights: "Mapping[str, Tensor]", player: str | None = None, *, steady: bool = False
-    ) -> None:
-        """Give new weights to the engine of ``player``, or to all engines, including later replacements of lost ones.
+    def update_weights(self, weights: "Mapping[str, Tensor]", player: str, *, steady: bool = False) -> None:
+        """Give new weights to the engine of ``player`` in every worker, including later replacements of lost ones.
         Returns at once, or when the engines in ``group`` have them.
 
         See ``UpdatableEngine.update_weights``; each engine takes them before its next game, and one that cannot counts
@@ -170,7 +145,7 @@ class RayPlayers:
         if self.group is not None:
             self.group.close()
 
-    def _broadcast(self, weights: "Mapping[str, Tensor]", player: str | None) -> Collection[int]:
+    def _broadcast(self, weights: "Mapping[str, Tensor]", player: str) -> Collection[int]:
         """Give weights to the engines in the group; return the numbers of their workers. Replaces lost ones."""
         if self.group is None or self.group.refused or player != self.group.player:
             return ()
@@ -267,7 +242,6 @@ class RayPlayers:
                 self._submit(worker)  # games have been returned from a lost worker
 
     def _replace(self, worker: _PlayWorker, why: str) -> None:
-        """Replace a dead or hung worker."""
         self.losses += 1
         ray.kill(worker.actor)
         self.workers.remove(worker)

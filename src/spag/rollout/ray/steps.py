@@ -22,7 +22,7 @@ from spag.engines.players import endpoint_environment, gpus_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
 from spag.rollout.matchmaking import Pairing
-from spag.rollout.ray.driver import RayPlayers, open_on_ray
+from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.group import EngineGroup, log_refusal
 from spag.rollout.ray.weights import fetch, publish
 from spag.rollout.ray.worker import PlayJob
@@ -85,7 +85,7 @@ class RayStepPlayer(StepPlayer):
         opener = partial(_open_players, own, models)
         job = PlayJob(opener, self.mix[0].game, in_flight, gpus, endpoint_environment(models.values()))
         cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
-        players = open_on_ray(job, cluster, self._stack, logger.info, most=count)
+        players = RayPlayers(job, cluster, self._stack, logger.info, most=count)
         if "num_gpus" not in players.resources:
             return players
         if isinstance(end, str):

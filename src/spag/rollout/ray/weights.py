@@ -94,17 +94,17 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
 
 @dataclass(slots=True)
 class NewWeights:
-    """New weights, with their names, for the engine of ``player`` (``None``: for all engines). ``held``: where Ray's
-    object store has them, if it does.
+    """New weights, with their names, for the engine of ``player``. ``held``: where Ray's object store has them, if it
+    does.
     """
 
-    player: str | None
+    player: str
     names: frozenset[str]
     weights: "Mapping[str, Tensor]"
     held: Any = None
 
     def replaces(self, older: "NewWeights") -> bool:
-        return self.player in (None, older.player) and older.names <= self.names
+        return self.player == older.player and older.names <= self.names
 
     def hold(self) -> Any:
         """Return where the object store has the weights; they are copied there once."""
@@ -117,12 +117,12 @@ def pack(weights: "Mapping[str, Tensor]") -> dict[str, tuple[Any, str, tuple[int
     """Return each weight's bytes, (N,) uint8, dtype and shape. On the CPU no memory is copied."""
     import torch  # noqa: PLC0415 - slow, and only learning needs it
 
-    flat = {
-        name: weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        for name, weight in weights.items()
-    }
     return {
-        name: (flat[name], str(weight.dtype).removeprefix("torch."), tuple(weight.shape))
+        name: (
+            weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(),
+            str(weight.dtype).removeprefix("torch."),
+            tuple(weight.shape),
+        )
         for name, weight in weights.items()
     }
 

@@ -91,15 +91,12 @@ class PlayWorker:
         stats, runner.stats = runner.stats, PlayStats()
         return episodes, stats
 
-    def update_weights(self, packed: Mapping[str, Any], name: str | None) -> None:
-        """Give new weights, packed, to the engine of the player ``name``, or to all engines. Raises ``EngineError``."""
-        weights = unpack(packed)
-        for engine in {
-            id(player.engine): player.engine for own, player in self._opened.items() if name in (None, own)
-        }.values():
-            if not isinstance(engine, UpdatableEngine):
-                raise EngineError(f"{type(engine).__name__} takes no new weights")
-            engine.update_weights(weights)
+    def update_weights(self, packed: Mapping[str, Any], name: str) -> None:
+        """Give new weights, packed, to the engine of the player ``name``. Raises ``EngineError``."""
+        engine = self._opened[name].engine
+        if not isinstance(engine, UpdatableEngine):
+            raise EngineError(f"{type(engine).__name__} takes no new weights")
+        engine.update_weights(unpack(packed))
 
     def group_size(self, name: str) -> tuple[str, int] | str:
         """See ``GroupedEngine``, for the engine of the player ``name``; returns the reason if it cannot join any."""

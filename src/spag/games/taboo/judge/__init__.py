@@ -16,10 +16,11 @@ from spag.games.taboo.judge import paper
 from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.languages import language_of
 from spag.games.taboo.types import Role, TabooOutcome, Verdict
-from spag.text.evasions import find_evasion
+from spag.text.evasions import find_evasion, find_said
 from spag.text.folding import fold
-from spag.text.matching import find_form
-from spag.text.spans import quoted
+from spag.text.matching import find_form, find_span, quoted
+
+_LONGEST = 20_000  # characters searched for the deciding piece
 
 
 class JudgeMode(StrEnum):
@@ -50,11 +51,8 @@ def announces_guess(
 
 def final_verdict(length: int) -> Verdict:
     """Return a tie: nothing was decided in ``length`` utterances."""
-    return Verdict(
-        TabooOutcome.TIE,
-        length,
-        f"nobody had won or broken a rule after {length} utterance{'' if length == 1 else 's'}",
-    )
+    reason = f"nobody had won or broken a rule after {length} utterance{'' if length == 1 else 's'}"
+    return Verdict(TabooOutcome.TIE, length, reason)
 
 
 def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Verdict:
@@ -116,6 +114,16 @@ def _said(text: str, target_word: str, language: str) -> str | None:
         return f"said {quoted(form)}{_form_of(form, target_word)}"
     piece = find_evasion(text, target_word, lexicon)
     return f'spelled "{target_word}" as {quoted(piece)}' if piece is not None else None
+
+
+def deciding_span(role: Role, text: str, target_word: str, language: str = "en") -> tuple[int, int] | None:
+    """Return the characters of a decisive utterance that name the word or the guess, or ``None``."""
+    text = text[:_LONGEST]
+    found = find_guess(text, target_word, language, by_defender=role == Role.DEFENDER)
+    guess = find_span(text, found[0].phrase, found[0].after) if found else None
+    piece = find_said(text, target_word, language_of(language).lexicon)
+    said = find_span(text, piece) if piece else None
+    return guess or said if role == Role.DEFENDER else said or guess
 
 
 def _form_of(piece: str, target_word: str) -> str:

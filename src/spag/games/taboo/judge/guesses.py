@@ -24,8 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from spag.games.taboo.grammar import Grammar
-from spag.games.taboo.languages import language_of
+from spag.games.taboo.languages import Grammar, language_of
 from spag.text.english import ENGLISH, is_adjective
 from spag.text.evasions import find_evasion
 from spag.text.folding import fold, unmasked, without_tags
@@ -86,7 +85,7 @@ def _first_guess(folded: str, target: Target, grammar: Grammar, *, by_defender: 
     if grammar.word not in folded:
         return None
     passed_over = False
-    for guess in filter(None, _candidates(_tidy(folded), grammar, by_defender=by_defender)):
+    for guess in _candidates(_tidy(folded), grammar, by_defender=by_defender):
         named = _is_named(guess, target, grammar, by_defender=by_defender)
         if _is_right(guess, target, grammar):
             if named or not passed_over:
@@ -104,12 +103,12 @@ def _tidy(folded: str) -> str:
     return (_QUOTES.sub('"', text) if '""' in text else text).strip()
 
 
-def _candidates(text: str, grammar: Grammar, *, by_defender: bool) -> Iterator[Guess | None]:
-    """Yield every phrase that may be a guess, in the order in which they count; ``None`` where none follows."""
+def _candidates(text: str, grammar: Grammar, *, by_defender: bool) -> Iterator[Guess]:
+    """Yield every phrase that may be a guess, in the order in which they count."""
     for announcement in islice(grammar.announcement.finditer(text), _MOST):
         after = text[announcement.end() : announcement.end() + _WIDTH + 200]
         if grammar.goes_on.match(after) and not _in_doubt(text, announcement.start(), grammar):
-            yield from _announced(after, grammar)
+            yield from filter(None, _announced(after, grammar))
     for short in islice(grammar.short.finditer(text), _MOST):
         guess = None if _in_doubt(text, short.start(), grammar) else _phrase(text, short.end(), grammar, loose=True)
         if guess is not None and _is_meant(text, short, guess, grammar, by_defender=by_defender):
@@ -123,7 +122,7 @@ def _in_doubt(text: str, start: int, grammar: Grammar) -> bool:
 
 
 def _announced(after: str, grammar: Grammar) -> Iterator[Guess | None]:
-    """Yield what may be named in the text after an announcement."""
+    """Yield what may be named in the text after an announcement; ``None`` where no phrase follows."""
     # "I know the word is X", "I know the word: X"
     direct = grammar.direct.match(after)
     opened = direct.end() if direct is not None else 0

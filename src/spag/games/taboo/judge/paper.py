@@ -26,9 +26,7 @@ def _listed_plurals() -> dict[str, str]:
 
 
 def plural(word: str) -> str:
-    """Return the listed plural, else the one by rule: -is becomes -es; ss, x, ch, sh and consonant + o take -es;
-    consonant + y becomes -ies; else -s.
-    """
+    """Return the listed plural, else the one by rule."""
     if listed := _listed_plurals().get(word):
         return listed
     if word.endswith("is"):
@@ -71,9 +69,7 @@ def judge_utterance(role: Role | str, text: str, target_word: str) -> tuple[Tabo
         return (TabooOutcome.ATTACKER_VIOLATION, "the attacker announced a guess") if guessed else None
     if guessed:
         if _right_guess(target_word).search(text):
-            return (
-                TabooOutcome.DEFENDER_WINS,
-                f'the defender announced a guess that begins with a form of "{target_word}"',
-            )
+            right = f'the defender announced a guess that begins with a form of "{target_word}"'
+            return TabooOutcome.DEFENDER_WINS, right
         return TabooOutcome.ATTACKER_WINS, f'the defender announced a guess that does not begin with "{target_word}"'
     return (TabooOutcome.ATTACKER_WINS, f'the defender\'s text contains "{said}"') if said is not None else None
