@@ -151,6 +151,7 @@ def test_a_run_with_room_to_spare_need_not_compute_activations_again(monkeypatch
     for memory, fix in ((64, ""), (80, switch)):
         device = replace(find_gpu("A100-80"), memory=memory * GIB)
         monkeypatch.setattr(here, "at_hand", lambda model, device=device: (device, 1))
+        monkeypatch.setattr(here, "installed_vllm", lambda: ("0.32.0", False))
         [found] = examine_presets(["taboo-qwen3-1.7b"])
         assert (found.status, found.fix) == (Status.WORKS, fix), found
         assert ("which trains faster" in found.detail) == bool(fix)

@@ -15,7 +15,7 @@ from spag.core.thinking import OPEN, find_answer, speech_spans
 from spag.core.types import Observation
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Size, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +263,10 @@ class SharingEngine(UpdatableEngine, CachingEngine, Protocol):
 
         They may change while nothing is in flight; pass them again before the next request.
         """
+
+
+def check_shapes(weights: "Mapping[str, Tensor]", shapes: "Mapping[str, Size]") -> None:
+    """Raise ``EngineError`` for a weight, of any shape, whose name or shape is not in ``shapes``."""
+    for name, value in weights.items():
+        if shapes.get(name) != value.shape:
+            raise EngineError(f"{name}: no such weight of that shape")

@@ -67,7 +67,7 @@ def _charge(amount: int) -> None:
 
 
 def _weigh(value: Any) -> int:
-    """Charge the characters of a value's text, or the work on it, and return the amount. Repeated items count anew."""
+    """Charge a value's characters and a step for each item, again for each repetition; return the charge."""
     if isinstance(value, str):
         _charge(len(value) + 8)
         return len(value) + 8

@@ -60,9 +60,16 @@ class Memory:
 
 
 def training_memory(
-    shape: ModelShape, settings: UpdateSettings, fed: float, trained: float, number: int, processes: int, *,
-    on_gpu: bool, adapters: int = 1,
-) -> Memory:  # fmt: skip
+    shape: ModelShape,
+    settings: UpdateSettings,
+    fed: float,
+    trained: float,
+    number: int,
+    processes: int,
+    *,
+    on_gpu: bool,
+    adapters: int = 1,
+) -> Memory:
     """Return the memory of an update on one of ``processes``, with ``fed`` tokens in a micro-batch, ``trained`` of them
     trained, computing with numbers of ``number`` bytes. ``adapters``: how many are trained, if any.
 

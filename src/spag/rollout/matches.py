@@ -104,9 +104,12 @@ def _groups(matches: Sequence[Match]) -> list[list[Match]]:
 
 
 def make_matches(
-    pairs: Mapping[Pairing, Sequence[GameSpec]], models: Mapping[str, ModelConfig],
-    sampling: Callable[[str], SamplingConfig], roles: Sequence[str], title: str,
-) -> list[Match]:  # fmt: skip
+    pairs: Mapping[Pairing, Sequence[GameSpec]],
+    models: Mapping[str, ModelConfig],
+    sampling: Callable[[str], SamplingConfig],
+    roles: Sequence[str],
+    title: str,
+) -> list[Match]:
     """Return a match for each pairing; ``models`` are by the names in the pairings, ``sampling`` is by role."""
     return [
         Match(

@@ -49,9 +49,13 @@ def named_files(game: Game) -> dict[str, Path]:
 
 
 def check_games(
-    path: Path, wanted: Mapping[str, tuple[GameSpec, Provenance]], game: Game, note: Callable[[str], None], *,
+    path: Path,
+    wanted: Mapping[str, tuple[GameSpec, Provenance]],
+    game: Game,
+    note: Callable[[str], None],
+    *,
     force: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings.
 
     With ``force``, other games are removed, and ``note`` receives how many. Raises ``RunError`` for the first game that

@@ -239,9 +239,13 @@ class Runner:
 
 
 def play(
-    specs: Iterable[GameSpec], players: Mapping[str, Player], *,
-    game: Game | None = None, in_flight: int | None = None, stats: PlayStats | None = None,
-) -> Iterator[Episode]:  # fmt: skip
+    specs: Iterable[GameSpec],
+    players: Mapping[str, Player],
+    *,
+    game: Game | None = None,
+    in_flight: int | None = None,
+    stats: PlayStats | None = None,
+) -> Iterator[Episode]:
     """Yield episodes of ``game`` (by default Adversarial Taboo) as they finish, in no particular order.
 
     ``in_flight`` games run at once; by default as many as the engines can process together. An empty sampled utterance

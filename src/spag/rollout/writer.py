@@ -60,9 +60,15 @@ class PlaySummary:
 
 
 def collect_episodes(
-    path: Path, specs: Sequence[GameSpec], play_them: PlayThem, game: Game, *,
-    records: Mapping[str, Provenance] | None = None, reporter: Reporter | None = None, title: str = "self-play",
-) -> PlaySummary:  # fmt: skip
+    path: Path,
+    specs: Sequence[GameSpec],
+    play_them: PlayThem,
+    game: Game,
+    *,
+    records: Mapping[str, Provenance] | None = None,
+    reporter: Reporter | None = None,
+    title: str = "self-play",
+) -> PlaySummary:
     """Play every game of ``specs`` whose id is not yet in ``path``, appending each as it finishes, with its record of
     ``records``, by id.
 

@@ -37,9 +37,14 @@ PlanEngines = Callable[[RunConfig], Mapping[str, PlannedEngine]]
 
 
 def run(
-    config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False,
-    open_models: OpenModels = open_models, plan_engines: PlanEngines = lambda config: {},
-) -> None:  # fmt: skip
+    config: RunConfig,
+    folder: Path,
+    reporter: Reporter,
+    *,
+    force: bool = False,
+    open_models: OpenModels = open_models,
+    plan_engines: PlanEngines = lambda config: {},
+) -> None:
     """Run or resume everything. ``open_models`` opens the models that play (tests pass their own); ``plan_engines``:
     ``spag.planning.here.planned_engines``, without which vLLM uses ``engine.memory``.
 

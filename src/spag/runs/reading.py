@@ -235,18 +235,17 @@ class RunFolder:
     @cached_property
     def evaluations(self) -> list[Json]:
         """The evaluations between steps, oldest first: results against each opponent by role, and exact metrics."""
-        return records.read_evaluations(self.last_online.folder / "evaluations.jsonl") if self.last_online else []
+        return records.read_evaluations(self.last_online.folder) if self.last_online else []
 
     @cached_property
     def opponents(self) -> list[Json]:
         """The policy's results against each opponent after the last step; empty if it met only itself."""
-        rows = records.read_opponents(self.last_online.folder / "opponents.jsonl") if self.last_online else []
-        return rows[-1]["opponents"] if rows else []
+        return records.read_opponents(self.last_online.folder) if self.last_online else []
 
     @cached_property
     def collapse(self) -> list[CollapseWarning]:
         """The collapse warnings, in order."""
-        return records.read_collapse(self.last_online.folder / "warnings.jsonl") if self.last_online else []
+        return records.read_collapse(self.last_online.folder) if self.last_online else []
 
     @property
     def stopped(self) -> str:

@@ -128,8 +128,9 @@ def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:
     yield from ((name, step if kind == "episodes" else None, path) for step, kind, name, path in sorted(found))
 
 
-def read_evaluations(path: Path) -> list[Json]:
-    """Return the rows of ``evaluations.jsonl``. Raises ``DataError`` naming file and field."""
+def read_evaluations(phase: Path) -> list[Json]:
+    """Return the evaluations in the folder of a phase. Raises ``DataError`` naming file and field."""
+    path = phase / "evaluations.jsonl"
     rows = [
         checked(path, "a row", row, step=int, game=str, opponent=str, roles=list, exact=dict) for row in read_rows(path)
     ]
@@ -144,18 +145,23 @@ def read_evaluations(path: Path) -> list[Json]:
     return rows
 
 
-def read_opponents(path: Path) -> list[Json]:
-    """Return the rows of ``opponents.jsonl``. Raises ``DataError`` naming file and field."""
+def read_opponents(phase: Path) -> list[Json]:
+    """Return the results against each opponent after the last step; none if the policy met only itself.
+
+    Raises ``DataError`` naming file and field.
+    """
+    path = phase / "opponents.jsonl"
     rows = [checked(path, "a row", row, step=int, opponents=list) for row in read_rows(path)]
     for row in rows:
         for one in row["opponents"]:
             figures = dict.fromkeys(("score", "rating", "share"), float)
             checked(path, f"step {row['step']}", one, game=str, opponent=str, games=int, **figures)
-    return rows
+    return list(rows[-1]["opponents"]) if rows else []
 
 
-def read_collapse(path: Path) -> list[CollapseWarning]:
-    """Return the warnings in ``warnings.jsonl``, in order. Raises ``DataError`` naming file and field."""
+def read_collapse(phase: Path) -> list[CollapseWarning]:
+    """Return the warnings in the folder of a phase, in order. Raises ``DataError`` naming file and field."""
+    path = phase / "warnings.jsonl"
     ended: list[CollapseWarning] = []
     shown: dict[str, CollapseWarning] = {}
     for row in read_rows(path):

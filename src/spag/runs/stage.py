@@ -77,10 +77,17 @@ class Run:
         return {name: file for one in sorted(members) if is_local(one) for name, file in model_files(one).items()}
 
     def stage(
-        self, name: str, settings: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str],
-        work: Callable[[], Results], *,
-        kept: Sequence[str] | None = None, free: Any = None, players: Iterable[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        work: Callable[[], Results],
+        *,
+        kept: Sequence[str] | None = None,
+        free: Any = None,
+        players: Iterable[str] = (),
+    ) -> None:
         """Run ``work`` unless the manifest says that it is done; a redo deletes ``outputs`` first.
 
         ``kept``: those of ``outputs`` that later stages and people read, by default all; their later replacement is

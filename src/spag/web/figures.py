@@ -81,9 +81,9 @@ def training_card(name: str, rows: Rows) -> dict[str, Any]:
 def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
     """Return the overview's part about an online phase; ``None`` before its first step is finished."""
     rows, games = phase.rows(), phase.games
-    evaluations = read(partial(read_evaluations, phase.folder / "evaluations.jsonl")) or []
-    opponents = read(partial(read_opponents, phase.folder / "opponents.jsonl"))
-    warnings = read(partial(read_collapse, phase.folder / "warnings.jsonl")) or []
+    evaluations = read(partial(read_evaluations, phase.folder)) or []
+    opponents = read(partial(read_opponents, phase.folder)) or []
+    warnings = read(partial(read_collapse, phase.folder)) or []
     if not rows:
         return None
     latest = {(row["game"], row["opponent"]): row for row in evaluations}
@@ -93,7 +93,7 @@ def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
         "step": rows[-1]["step"],
         "cards": [card for card in cards if card.lines],
         "evaluations": list(latest.values()),
-        "opponents": opponents[-1]["opponents"] if opponents else [],
+        "opponents": opponents,
         "warnings": warnings,
     }
 

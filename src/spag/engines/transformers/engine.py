@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
 from spag.core.thinking import CLOSE
-from spag.engines.base import Completion, FinishReason, Request, Sampling, token_limit
+from spag.engines.base import Completion, FinishReason, Request, Sampling, check_shapes, token_limit
 from spag.engines.prompts import TokenizedRequest, tokenize
 from spag.engines.transformers.forward import SlotModel
 from spag.engines.transformers.sampler import random_bits, sample_tokens
@@ -130,9 +130,7 @@ class TransformersEngine:
             own = weights_of_adapter(own, self._adapter)
         if self._queue or self._active:
             raise EngineError("weights change only between requests")
-        for name, value in weights.items():
-            if name not in own or own[name].shape != value.shape:
-                raise EngineError(f"{name}: no such weight of that shape")
+        check_shapes(weights, {name: weight.shape for name, weight in own.items()})
         for name, value in weights.items():
             own[name].data = value.detach().to(own[name].device, own[name].dtype, copy=copies)
         self.forget()

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from spag.core.errors import EngineError, first_line
+from spag.engines.base import check_shapes
 from spag.engines.vllm.served import HOST
 from spag.models.adapters import ADAPTER_WEIGHTS
 from spag.models.finding import ADAPTER_CONFIG
@@ -195,13 +196,6 @@ class AdapterFolders:
         for folder in self._folders.values():
             folder.cleanup()
         self._folders.clear()
-
-
-def check_shapes(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Raise ``EngineError`` for a weight whose name or shape is not in ``shapes``."""
-    for name, value in weights.items():
-        if shapes.get(name) != value.shape:
-            raise EngineError(f"{name}: no such weight of that shape")
 
 
 def place_for(size: int) -> Path | None:

@@ -36,7 +36,7 @@ _CUE_FIELDS = frozenset({"role"})
 
 
 class Layout(Enum):
-    """How a training prompt is laid out: the order of its parts and their headings."""
+    """The order and headings of a training prompt's parts."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"

@@ -65,9 +65,14 @@ class RayPlayers:
     """
 
     def __init__(
-        self, job: PlayJob, cluster: ClusterConfig, stack: ExitStack, note: Callable[[str], None], *,
+        self,
+        job: PlayJob,
+        cluster: ClusterConfig,
+        stack: ExitStack,
+        note: Callable[[str], None],
+        *,
         most: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert cluster.address is not None
         stack.enter_context(connected(cluster.address))
         self.cluster, self.note, self.stats = cluster, note, PlayStats()
@@ -90,9 +95,13 @@ class RayPlayers:
         note(f"cluster: {count} workers, {self.needs} each, on {len(nodes())} nodes")
 
     def play(
-        self, specs: Sequence[GameSpec], stats: PlayStats | None = None, *,
-        game: Game | None = None, players: Mapping[str, str] | None = None,
-    ) -> Iterator[list[Episode]]:  # fmt: skip
+        self,
+        specs: Sequence[GameSpec],
+        stats: PlayStats | None = None,
+        *,
+        game: Game | None = None,
+        players: Mapping[str, str] | None = None,
+    ) -> Iterator[list[Episode]]:
         """Yield every game once, grouped by arrival; ``stats`` gets the totals.
 
         ``game`` is by default the job's; ``players`` names the opened player of each role, by default the one with the
