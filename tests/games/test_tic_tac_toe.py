@@ -180,8 +180,15 @@ def test_perfect_play_never_loses(mark: str) -> None:
 
 def test_equal_boards_have_equal_prompts() -> None:
     prompts = {GAME.prompt(GAME.observe(state, "player_1")) for state in (play([5, 1, 9]), play([9, 1], "Hm, [5]."))}
-    assert prompts == {f"{GAME.rules}\n\nO 2 3\n4 X 6\n7 8 X\nYou play O.\n"}
-    assert len(GAME.rules) < 200
+    assert prompts == {f"{GAME.rules}\n\nx23\n4o6\n78o\nx47\n2o8\n36o\nxoo\n3o7\n"}
+    assert len(GAME.rules) < 300
+
+
+def test_a_player_is_x_in_its_prompt_whichever_mark_it_has() -> None:
+    state = play([5, 1, 9])
+    swapped = {"x": "o", "o": "x"}
+    prompts = {role: GAME.prompt(GAME.observe(state, role)).removeprefix(GAME.rules) for role in GAME.roles}
+    assert prompts["player_0"] == "".join(swapped.get(cell, cell) for cell in prompts["player_1"])
 
 
 def rewards_of(state: State) -> Sequence[float]:

@@ -19,7 +19,7 @@ PRESETS = {
     "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "10 to 25 minutes"),
     "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "5 to 10 minutes"),
     "kuhn": Preset("Kuhn poker online, scored exactly", "2 CPU cores", "8 minutes"),
-    "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "2 CPU cores", "1 hour"),
+    "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "1 CPU core", "3 hours"),
     "taboo-online": Preset("Taboo: imitation, then online steps", "2 CPU cores", "not measured"),
     "textarena-mix": Preset("three TextArena games and Taboo, online", "2 CPU cores", "not measured"),
     "qwen3": Preset("the paper's recipe with a current model", "1 A100, 80 GB", "not planned"),
@@ -28,7 +28,7 @@ PRESETS = {
     "llama2-7b-qlora": Preset("the paper's run with QLoRA", "1 RTX 4090", "21 hours"),
     "llama2-7b-lora": Preset("the paper's run with LoRA", "1 GPU, 48 GB", "not planned"),
     "spiral-qwen3-4b": Preset("SPIRAL's run: Kuhn poker with thoughts", "8 H100", "1.5 hours"),
-    "marshal-qwen3-4b": Preset("MARSHAL's run: credit for each turn", "8 H100", "50 minutes"),
+    "marshal-qwen3-4b": Preset("MARSHAL's run: credit for each turn", "8 H100", "53 minutes"),
     "llama2-7b": Preset("the paper's run", "8 A100, 80 GB", "3.8 hours"),
     "baichuan2-13b": Preset("the paper's second model", "8 A100, 80 GB", "not planned"),
 }

@@ -1,8 +1,8 @@
 """Tic-tac-toe as a game of texts: squares in square brackets, measured against perfect play (``solver.py``).
 
-A prompt shows the board alone, not the moves that led there, so equal boards have equal prompts. A task is an opening:
-up to ``opening`` moves already made, so player_1 may speak first. Only openings that perfect play draws are tasks, so a
-perfect player never loses. Openings with the same board, rotated or reflected, are in the same split.
+A prompt shows the eight lines of the board, not the moves that led there, so equal boards have equal prompts. A task is
+an opening: up to ``opening`` moves already made, so player_1 may speak first. Only openings that perfect play draws are
+tasks, so a perfect player never loses. Openings with the same board, rotated or reflected, are in the same split.
 """
 
 import random
@@ -21,8 +21,9 @@ from spag.games.tic_tac_toe import solver
 
 MARKS = {"player_0": "X", "player_1": "O"}
 RULES = """\
-Tic-tac-toe: X and O take free squares in turn. Three in a row, column or diagonal win. Numbers are free squares. \
-Answer with the number of one free square in square brackets, as in [5]."""
+Tic-tac-toe: you are x and take a free square, then the other player, o, does. Three in a row, column or diagonal win. \
+Numbers are free squares. Answer with the number of one free square in square brackets, as in [5]. The three rows, \
+three columns and two diagonals:"""
 _SQUARES = tuple(str(square) for square in range(1, 10))
 _HELD_OUT_IN = 3
 
@@ -117,9 +118,11 @@ class TicTacToe(OpenGame):
         return solver.value(_board(task, moves))
 
     def prompt(self, observation: Observation) -> str:
-        cells = _cells(observation)
-        rows = "\n".join(" ".join(cells[row : row + 3]) for row in (0, 3, 6))
-        return f"{RULES}\n\n{rows}\nYou play {MARKS[observation.role]}.\n"
+        """Show the board as its eight lines, the player's own marks as x: each line shows whom it can make win."""
+        own = MARKS[observation.role]
+        shown = ["x" if cell == own else "o" if cell in "XO" else cell for cell in _cells(observation)]
+        lines = "\n".join("".join(shown[square - 1] for square in line) for line in solver.LINES)
+        return f"{RULES}\n\n{lines}\n"
 
     def final(self, state: State, moves: Moves) -> Result:
         role, line = state.history[-1].role, solver.winning_line(_board(state.task, moves))
