@@ -223,3 +223,8 @@ def test_every_option_is_described_and_the_page_is_up_to_date() -> None:
     assert [name for name, info in described if not info.description] == []
     assert {title for title, _ in phase_options()} >= algorithms.SHIPPED.keys()
     assert (ROOT / "docs" / "configuration.md").read_text() == configuration_page(), "run make docs"
+
+
+def test_the_page_says_that_optional_sections_are_off() -> None:
+    page = configuration_page()  # rank's default of 16 alone would read as if adapters were trained by default
+    assert "| `lora` | `null` |" in page and '| `reference` | `"fixed"` |' in page

@@ -79,7 +79,7 @@ class OnlineSettings(UpdateSettings):
         "replicas", description="how processes share the model: replicas, each holds all of it; or fsdp (FSDP2)"
     )
     steps: Count = Field(100, description="steps of play and training")
-    games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games a step")
+    games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games per step")
     mix: list[dict[str, Any]] = Field(
         [],
         description="games that are played side by side, each {name, weight, its settings}, with baselines of its own; "
@@ -102,7 +102,7 @@ class OnlineSettings(UpdateSettings):
     )
     roles: str = Field("both", description="whose utterances are trained: both, or one role (an ablation)")
     epochs: Count = Field(1, description="passes over a step's samples")
-    minibatches: Count = Field(1, description="updates a pass")
+    minibatches: Count = Field(1, description="updates per pass")
     clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
         0.2,
         description="importance ratios are clipped to 1 -/+ this: of several updates to the policy before the first, "
@@ -119,11 +119,11 @@ class OnlineSettings(UpdateSettings):
     kl_coef_end: NonNegative | None = Field(None, description="what kl_coef moves to; null: it stays")
     anneal_steps: Count | None = Field(None, description="steps in which both coefficients reach their ends; null: all")
     reference: Literal["fixed"] | MovingReference = Field(
-        "fixed", description="the policy that the KL term pulls to: the start's (fixed), {ema: 0.03}, or {every: 40}"
+        "fixed", description="the policy that the KL term pulls to: fixed, the start's; or {ema: 0.03}, or {every: 40}"
     )
     average_decay: Decay = Field(
         0.0,
-        description="the final policy is a moving average of the weights with this decay a step; 0: the last weights",
+        description="the final policy is a moving average of the weights with this decay per step; 0: the last weights",
     )
     overlap: CountOrZero = Field(
         0, description="play the games of this many steps ahead, while training: they are then so many steps old"

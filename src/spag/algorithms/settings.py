@@ -70,10 +70,10 @@ class UpdateSettings(Section):
     adam_beta1: Decay = Field(0.9, description="AdamW's decay of the mean gradient")
     adam_beta2: Decay = Field(0.999, description="AdamW's decay of the mean squared gradient")
     optimizer: Literal["adamw", "adamw_8bit"] = Field(
-        "adamw", description="adamw_8bit keeps AdamW's moments in 8 bits (bitsandbytes): 2 bytes a weight instead of 8"
+        "adamw", description="adamw_8bit keeps AdamW's moments in 8 bits (bitsandbytes): 2 bytes per weight, not 8"
     )
     max_grad_norm: NonNegative = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
-    micro_batch_size: Count = Field(2, description="samples a forward pass, on each process")
+    micro_batch_size: Count = Field(2, description="samples per forward pass, on each process")
     kl_coef: NonNegative = Field(
         0.0, description="weight of the KL term towards the reference policy; 0 computes no reference"
     )
@@ -81,8 +81,8 @@ class UpdateSettings(Section):
     lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
     processes: Count | None = Field(
         None,
-        description="processes that train together; null takes what torchrun started, else one a visible GPU (one on "
-        "CPUs)",
+        description="processes that train together; null takes what torchrun started, else one per visible GPU (one "
+        "on CPUs)",
     )
     parallel: Literal["replicas", "fsdp", "deepspeed"] = Field(
         "replicas",
@@ -109,10 +109,10 @@ class OfflineSettings(UpdateSettings):
     max_steps: Count | None = Field(
         None, description="exactly this many updates: passes are cut or repeated; replaces epochs"
     )
-    global_batch_size: Count = Field(128, description="samples an update, over all processes")
+    global_batch_size: Count = Field(128, description="samples per update, over all processes")
     template: Literal["random", "game", "play"] = Field(
         "random",
-        description="wording of a sample's prompt. random: drawn per utterance, as the paper; game: drawn once a game, "
+        description="wording of a sample's prompt. random: drawn per utterance, as the paper; game: drawn per game, "
         "whose samples share an update and a prefix, which is faster; play: the prompt of play, fastest",
     )
     completions: Literal["sampled", "text"] = Field(
@@ -175,9 +175,9 @@ class IterationSettings(OfflineSettings):
 
     iterations: Annotated[int, Field(gt=0, le=1000)] = Field(3, description="how often to play and train (SPAG epochs)")
     tasks: Count | None = Field(
-        None, description="tasks (target words, deals, cities) an iteration, drawn from the train split; null plays all"
+        None, description="tasks (target words, deals, cities) per iteration, drawn from the train split; null: all"
     )
-    repeats: Annotated[int, Field(gt=0, le=10_000)] = Field(1, description="games a task")
+    repeats: Annotated[int, Field(gt=0, le=10_000)] = Field(1, description="games per task")
     discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         0.8, description="the winner's k-th utterance gets (1/discount)^k, normalised over the game"
     )

@@ -39,7 +39,7 @@ COUNT = click.IntRange(min=1)
     default="",
     show_default=False,
     metavar="NAME,...",
-    help="lm-eval's tasks or groups, alone or beside --suite.",
+    help="lm-eval's tasks or groups, alone or with --suite.",
 )
 @click.option("--task-path", type=FOLDER, help="Folder of your own task files (YAML).")
 @click.option("--data", type=FOLDER, help="Folder of JSON Lines files to read in place of the hub.")
@@ -73,9 +73,8 @@ def eval_command(
     """Evaluate reasoning with lm-eval, every figure with its standard error and its item-by-item difference to the
     first model.
 
-    Name run folders (base, imitation and every finished iteration are evaluated) or models as for spag arena: MODEL or
-    NAME=MODEL. The same command resumes. Tasks whose data cannot be loaded are left out and named, and the exit status
-    is 1.
+    Name run folders (base and every finished model are evaluated) or models as for spag arena: MODEL or NAME=MODEL. The
+    same command resumes. Tasks whose data cannot be loaded are left out and named, and the exit status is 1.
     """
     config = read_config(config_name)
     if options["samples"] > 1 and not options["temperature"]:

@@ -83,13 +83,13 @@ def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iter
     """Yield every dotted option name of a section with its pydantic field.
 
     Those of phases come from the algorithms, the settings of games from ``setting_hints``. Sections by name are an
-    option with further ones inside: ``rewards``, ``rewards.GAME.tie``.
+    option with further ones inside: ``rewards``, ``rewards.GAME.tie``; so are optional sections: ``lora``.
     """
     for name, info in section.model_fields.items():
         nested, keys = _nested(info.annotation), _keys(info.annotation)
         if nested is PhaseConfig:
             continue
-        if nested is None or keys:
+        if nested is None or info.default_factory is None:  # null, "fixed", or sections by name
             yield f"{prefix}{name}", info
         if nested is not None:
             yield from option_names(nested, f"{prefix}{name}.{keys}")

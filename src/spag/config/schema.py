@@ -35,7 +35,7 @@ class ModelConfig(Section):
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "bfloat16",
-        description="weights in play, and autocast in training; auto measures which is fastest here, once a run",
+        description="weights in play, and autocast in training; auto measures which is fastest here, once per run",
     )
     device: str | None = Field(None, description="torch device; null takes the first GPU, else the CPU")
     trust_remote_code: bool = Field(False, description="run code from the model's repository; review it first")
@@ -79,9 +79,9 @@ class EngineConfig(Section):
     memory: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
         None,
         description="vLLM: share of the GPU's memory, or of a CPU's free memory, for all engines that are open; null "
-        "takes 0.9, beside a trainer what training leaves, and on a CPU what the games need",
+        "takes 0.9, on a GPU that also trains what training leaves, and on a CPU what the games need",
     )
-    tensor_parallel: Count = Field(1, description="vLLM: GPUs that a copy of the model is spread over")
+    tensor_parallel: Count = Field(1, description="vLLM: GPUs that share one copy of the model")
     data_parallel: Count | None = Field(
         None,
         description="vLLM: copies of the model, each with its own GPUs or CPU cores; null takes every visible GPU, and "
@@ -132,11 +132,11 @@ class ClusterConfig(Section):
         "machine alone) or an address; null uses no Ray",
     )
     workers: Count | None = Field(
-        None, description="engines that play at once; null takes what the cluster's GPUs hold, without GPUs one a node"
+        None, description="engines that play at once; null: what the cluster's GPUs hold, without GPUs one per node"
     )
     online_workers: Count | None = Field(
         None,
-        description="engines that play online steps, on GPUs beside those that train; null: each training process "
+        description="engines that play online steps, on GPUs that do not train; null: each training process "
         "plays its share",
     )
     lease: Count = Field(16, description="games handed to an engine at a time; if it is lost, another plays them")
@@ -209,7 +209,7 @@ class RunConfig(Section):
     arena: ArenaConfig = Field(default_factory=ArenaConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
-        [], description="where the rows of metrics.jsonl go besides; each needs its package"
+        [], description="trackers that also get the rows of metrics.jsonl; each needs its package"
     )
 
     def game_of(self, phase: PhaseConfig) -> GameConfig:

@@ -81,7 +81,7 @@ class ThinkingConfig(Section):
     on_cut: Literal["silence", "retry"] = Field(
         "silence",
         description="silence: a cut thought is an empty utterance, which loses the turn, and is illegal in a game of "
-        "moves; retry: it is sampled again, as empty utterances are, and what is cut once more is silence",
+        "moves; retry: it is sampled again, twice at most",
     )
 
 
