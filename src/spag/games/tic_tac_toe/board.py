@@ -24,6 +24,7 @@ RULES = """\
 Tic-tac-toe: you are x and take a free square, then the other player, o, does. Three in a row, column or diagonal win. \
 Numbers are free squares. Answer with the number of one free square in square brackets, as in [5]. The three rows, \
 three columns and two diagonals:"""
+_OWN_AND_OTHERS = {"player_0": str.maketrans("XO", "xo"), "player_1": str.maketrans("XO", "ox")}
 _SQUARES = tuple(str(square) for square in range(1, 10))
 _HELD_OUT_IN = 3
 
@@ -119,10 +120,9 @@ class TicTacToe(OpenGame):
 
     def prompt(self, observation: Observation) -> str:
         """Show the board as its eight lines, the player's own marks as x: each line shows whom it can make win."""
-        own = MARKS[observation.role]
-        shown = ["x" if cell == own else "o" if cell in "XO" else cell for cell in _cells(observation)]
-        lines = "\n".join("".join(shown[square - 1] for square in line) for line in solver.LINES)
-        return f"{RULES}\n\n{lines}\n"
+        cells = _cells(observation)
+        lines = "\n".join("".join(cells[square - 1] for square in line) for line in solver.LINES)
+        return f"{RULES}\n\n{lines.translate(_OWN_AND_OTHERS[observation.role])}\n"
 
     def final(self, state: State, moves: Moves) -> Result:
         role, line = state.history[-1].role, solver.winning_line(_board(state.task, moves))
