@@ -32,10 +32,12 @@ def cluster() -> "Iterator[Cluster]":
             "RAY_memory_monitor_refresh_ms", "0"
         )  # else Ray ends workers whenever other programs take the machine's memory
         on_sigterm = signal.getsignal(signal.SIGTERM)
-        started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
-        for _ in range(2):
-            started.add_node(**NODE)
-        signal.signal(signal.SIGTERM, on_sigterm)  # a node replaces it for the whole process, and for good
+        try:
+            started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+            for _ in range(2):
+                started.add_node(**NODE)
+        finally:
+            signal.signal(signal.SIGTERM, on_sigterm)  # a node replaces it for the whole process, and for good
         yield started
         started.shutdown()
 
