@@ -111,9 +111,11 @@ def test_a_run_that_did_not_record_its_models_files_is_left_alone(tmp_path: Path
     assert len(jobs) == 1
 
 
-def test_a_phase_added_later_does_not_rename_the_learner_of_games_on_disk(
-    tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["health", "train_on"])
+def test_a_phase_added_later_does_not_part_the_learner_from_its_games_on_disk(
+    tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    """Killed in play, its games on disk, or in training: then another phase gives the models other names."""
     opened = phases.make_matches
 
     def bots(pairs: Any, models: Any, *rest: Any) -> Any:
@@ -122,20 +124,19 @@ def test_a_phase_added_later_does_not_rename_the_learner_of_games_on_disk(
         )
 
     monkeypatch.setattr(phases, "make_matches", bots)
-    stub = phases.train_on
+    twice, stub = "{algorithm: spag, iterations: 2, tasks: 4}", getattr(phases, step)
 
-    def killed(job: TrainingJob, *rest: Any) -> Any:
-        if job.learner != "base":
+    def killed(*arguments: Any) -> Any:
+        if (tmp_path / "1-spag/iteration-2").exists():
             raise KeyboardInterrupt
-        return stub(job, *rest)
+        return stub(*arguments)
 
-    twice = "{algorithm: spag, iterations: 2, tasks: 4}"
-    monkeypatch.setattr(phases, "train_on", killed)
+    monkeypatch.setattr(phases, step, killed)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path, twice)
-    monkeypatch.setattr(phases, "train_on", stub)
+    monkeypatch.setattr(phases, step, stub)
     go(tmp_path, f"{twice}, {SPAG}")
-    assert [job.learner for job in jobs] == ["base", "spag-1", "spag-1-2"]
+    assert [job.learner for job in jobs] == ["base", "spag-1-1" if step == "health" else "spag-1", "spag-1-2"]
     assert all(learners(job) == {job.learner} for job in jobs)
 
 

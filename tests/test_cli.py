@@ -18,6 +18,7 @@ from rich.console import Console
 
 from spag.cli import main
 from spag.cli.console import make_reporter
+from spag.cli.eval import players_of
 from spag.cli.run import _report
 from spag.config.files import load_config, parse_config
 from spag.config.presets import PRESETS
@@ -208,6 +209,8 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         assert text in described
     assert "there is no game called 'kuhn'; did you mean" in spag("games", "kuhn", status=2).output
+    without_config = spag("arena", "bot:random", "--game", "kuhn", "--output", "arena", status=2)
+    assert "error: command line: there is no game called 'kuhn'" in without_config.output
 
 
 def test_the_cost_of_play_is_in_its_json_too(tmp_path: Path) -> None:
@@ -318,7 +321,7 @@ def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Pat
         out,
     )
     assert "2 games in the file, 2 played now" in spag(*command).output
-    assert "2 games in the file, 0 played now" in spag(*command).output
+    assert "2 games in the file, 0 played now: attacker wins " in spag(*command).output
     assert "2 of its 2 games differ from the requested games" in spag(*command, "--seed", 5, status=2).output
 
 
@@ -328,7 +331,7 @@ def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder:
     spag("rewards", games, "--output", samples)
     common = settings("model.dtype=float32", "spag.global_batch_size=2", "spag.gradient_checkpointing=false")
     train = ("train", "spag", samples, "--model", model_folder, *common, "--output", tmp_path / "trained")
-    assert "1 steps on 2 samples" in spag(*train).output
+    assert "1 step on 2 samples" in spag(*train).output
     checkpoint = tmp_path / "trained" / "checkpoint"
     written = (checkpoint / "model.safetensors").stat().st_mtime_ns
     again = json.loads(spag(*train, "--json", "-q").stdout)
@@ -617,6 +620,13 @@ def test_options_have_one_rule() -> None:
     }
 
 
+def test_options_of_the_model_apply_to_the_models_of_a_run_too(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: {name: tiny, dtype: float32, prompt_style: chat}\n")
+    chosen = parse_config("", "test", ["model.device=cpu", "model.dtype=bfloat16"])
+    [base] = players_of((str(tmp_path),), chosen).values()
+    assert (base.name, base.prompt_style, base.device, base.dtype) == ("tiny", "chat", "cpu", "bfloat16")
+
+
 def test_a_dry_run_as_json(model_folder: Path, tmp_path: Path) -> None:
     chosen = settings(f"model.name={model_folder}", "model.dtype=float32")
     found = json.loads(spag("run", "kuhn", *chosen, "--dry-run", "--json", "--output", tmp_path / "run").stdout)
@@ -674,7 +684,7 @@ def test_names_of_files_are_taken_as_they_are(games: Path, tmp_path: Path) -> No
             assert (shown.game.model_extra or {})[option] == name
     sft = tmp_path / "mine #1.json"
     sft.write_text(json.dumps([{"instruction": "Say hi.", "input": "", "output": "hi"}]))
-    assert "1 SFT rows" in spag("rewards", games, "--sft", sft, "--output", tmp_path / "samples.jsonl").output
+    assert "1 SFT row" in spag("rewards", games, "--sft", sft, "--output", tmp_path / "samples.jsonl").output
 
 
 @pytest.mark.parametrize("command", ["report {}", "web {}", "eval {} --output x", "export model {} --output x"])

@@ -69,7 +69,7 @@ def test_train_spag_mixes_instruction_data_in(
     output = tmp_path / "trained"
     mix = (f"spag.sft_data={sft_file}", "spag.sft_samples=2")
     result = train("spag", upstream_file, model_folder, output, *mix)
-    assert "1 steps on 4 samples" in result.output  # two with a text, two of the six SFT rows
+    assert "1 step on 4 samples" in result.output  # two with a text, two of the six SFT rows
     assert f"{upstream_file}: 1 of 3 rows have an empty completion" in result.output
     assert "warning" not in result.output
     assert types(output) == ["rl", "rl", "sft", "sft"]
@@ -88,7 +88,7 @@ def test_an_empty_output_trains_its_end_token_as_upstream(
     alpaca, output = tmp_path / "alpaca.json", tmp_path / "trained"
     alpaca.write_text(json.dumps([{"instruction": "Say nothing.", "input": "", "output": ""}, SFT_ROWS[0]]))
     result = train("spag", upstream_file, model_folder, output, f"spag.sft_data={alpaca}")
-    assert "1 steps on 4 samples" in result.output  # two with a text, both SFT rows
+    assert "1 step on 4 samples" in result.output  # two with a text, both SFT rows
     mixed = [row for row in all_samples(output / "samples.jsonl") if row.type is SampleType.SFT]
     assert sorted(row.completion for row in mixed) == ["", "One, then 0."]
     tokenizer = load_tokenizer(str(model_folder))
@@ -102,7 +102,7 @@ def test_train_spag_without_a_mix_says_so_and_names_the_option(
     output = tmp_path / "trained"
     result = train("spag", upstream_file, model_folder, output)
     assert "warning: spag.sft_data is not set" in result.output
-    assert "1 steps on 2 samples" in result.output
+    assert "1 step on 2 samples" in result.output
     assert last_metrics(output)["loss_sft"] is None
     assert "warning" not in train("spag", upstream_file, model_folder, output, "spag.sft_coef=0").output
 
@@ -112,7 +112,7 @@ def test_train_imitation_reads_upstreams_file_and_mixes(
 ) -> None:
     result = train("imitation", upstream_file, model_folder, tmp_path / "plain")
     assert result.output.count("1 of 3 rows have an empty completion") == 1 and "warning" not in result.output
-    assert "1 steps on 2 samples" in result.output
+    assert "1 step on 2 samples" in result.output
     result = train("imitation", upstream_file, model_folder, tmp_path / "mixed", f"imitation.sft_data={sft_file}")
     assert "2 steps on 8 samples" in result.output
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, ending, game, shake
 
+from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError
+from spag.core.types import Utterance
 from spag.evaluation.arena.standings import arena_report, role_tables, tally
 from spag.evaluation.health import health
 from spag.games import get
@@ -40,6 +42,25 @@ def test_tables_count_by_player_and_role() -> None:
     assert (attacker_a.repeated.count, attacker_a.repeated.total) == (3, 3)
     assert (defender_a.repeated.count, defender_a.repeated.total) == (0, 2)
     assert all(row.win.total == 3 for row in rows.values())
+
+
+def test_only_an_opener_that_knows_the_task_repeats_itself_from_task_to_task() -> None:
+    """A questioner may begin every game with the same questions: it does not know the task."""
+    questions = get("twenty_questions", max_questions=3)
+    players = {"questioner": PlayerInfo("asks"), "answerer": PlayerInfo("answers")}
+    texts = ("Is it alive?", "Yes.", "Can it swim?", "No.", "Is it alive?")
+    games = [
+        Episode(
+            task=questions.custom_task(thing),
+            history=tuple(Utterance(questions.roles[at % 2], text) for at, text in enumerate(texts)),
+            game=questions.name,
+            id=thing,
+            players=players,
+        )
+        for thing in ("banana", "hammer")
+    ]
+    [asks, _] = role_tables(tally(games, questions), questions, ["asks", "answers"])
+    assert (asks.repeated.count, asks.repeated.total) == (2, 6)
 
 
 def test_the_report_of_six_games() -> None:

@@ -64,7 +64,7 @@ def test_offload_moves_shards_over_pcie_and_updates_on_the_cpu() -> None:
     assert seconds(offload=True) - seconds() == pytest.approx(moved + adam)
 
 
-ONE_CORE = Device("CPU, 1 cores", 24 * GIB, 490e9, HOST, PCIE, is_cpu=True, full_flops=110e9)
+ONE_CORE = Device("CPU, 1 core", 24 * GIB, 490e9, HOST, PCIE, is_cpu=True, full_flops=110e9)
 """A core of an AMD EPYC with AVX512-BF16, its speeds in products as ``core_speeds`` has them there."""
 
 

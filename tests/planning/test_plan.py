@@ -432,7 +432,7 @@ def test_phases_of_one_algorithm_are_told_apart(tmp_path: Path) -> None:
     phases = [
         {"algorithm": "imitation", "episodes": ["bot:random"], "max_episodes": 40, **small},
         {"algorithm": "spag", "iterations": 1, "tasks": 6, **small},
-        {"algorithm": "imitation", "episodes": ["bot:random"], "max_episodes": 80, **small},
+        {"algorithm": "imitation", "episodes": ["bot:random"], "max_episodes": 80, **small, "max_steps": 1},
         {"algorithm": "spag", "iterations": 2, "tasks": 12, **small},
     ]
     model = {"name": "smollm2-135m", "dtype": "float32", "device": "cpu"}
@@ -448,6 +448,7 @@ def test_phases_of_one_algorithm_are_told_apart(tmp_path: Path) -> None:
     for folder, name in (("1-imitation", "imitation-1"), ("3-imitation", "imitation-3")):
         assert works[f"{folder}/play"] == "games of bots"
         assert works[f"{folder}/train"].startswith(f"about {found[name].count:,} samples")
+    assert works["3-imitation/train"].endswith(", 1 update")
 
 
 @pytest.mark.slow

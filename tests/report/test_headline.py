@@ -6,6 +6,7 @@ import pytest
 
 from spag.engines.players import CONSTANT
 from spag.games.registry import get
+from spag.report.arena_tables import last_model
 from spag.report.cells import p_text, signed
 from spag.report.headline import (
     Comparison,
@@ -45,6 +46,12 @@ def test_figures_are_those_of_the_last_player_with_their_interval() -> None:
     assert found.figures == "score +30 [+10, +40] of 100, p = 0.004; Elo +120 [+30, +210]"
     _, (same,) = arena_findings(arena(0.3, 0.004, ("mine", "base")), TABOO)
     assert same.figures == "score +30 [+20, +50] of 100, p = 0.004; Elo +120 [+30, +210]"
+
+
+def test_a_reference_behind_an_endpoint_is_not_the_model_that_was_trained() -> None:
+    results = arena(-0.3, 0.004)
+    results["ratings"].append({"name": "openai:gpt-4", "points": 400.0, "low": 300.0, "high": 500.0})
+    assert last_model(results) == "mine"
 
 
 def test_players_that_never_met_are_not_compared() -> None:
@@ -93,27 +100,34 @@ def test_the_sentence_names_degenerate_play_and_the_baseline() -> None:
     last, found = arena_findings(results, TABOO)
     # a bot is never the last model: ties 83 of 100, above a half; repeated texts 50 of 100, not above it
     assert last == "mine"
-    assert caveats(results, found, []) == ["83 % of its games are ties", f"it was not compared with {CONSTANT}"]
+    assert caveats(results, TABOO, found, []) == ["83 % of its games are ties", f"it was not compared with {CONSTANT}"]
     even = {**results["pairs"][0], "players": ["mine", CONSTANT], "wins": [20, 19]}
     even["score"] = {**even["score"], "p_value": 0.8}
     results["pairs"].append(even)
     _, found = arena_findings(results, TABOO)
-    said = sentence(last, found, caveats(results, found, []))
+    said = sentence(last, found, caveats(results, TABOO, found, []))
     assert said == (
         "mine is better than base (58:3), but shows no difference from bot:constant (20:19; a bot that repeats one "
         "sentence) beyond noise; 83 % of its games are ties."
     )
 
 
+def test_games_that_nobody_wins_are_no_ties_where_players_win_together() -> None:
+    results = {**arena(-0.3, 0.004), "roles": [role("mine", 90, 0)]}
+    assert caveats(results, get("twenty_questions"), [], []) == ["90 % of its games are lost by both"]
+
+
 def test_samples_without_advantage_are_those_of_trained_roles_in_the_last_steps() -> None:
     results = {**arena(-0.3, 0.004), "roles": [role("mine", 0, 51), role("mine", 0, 52)]}
     early, idle = ({"g/a/no_advantage": share, "g/a/samples": 9, "g/b/no_advantage": 0.0} for share in (0.0, 0.96))
     _, found = arena_findings(results, TABOO)
-    assert caveats(results, found, [early] * 4) == ["52 % of its utterances repeat what was said before"]
-    assert caveats(results, found, [early, *[idle] * 4])[1] == "96 % of its last training samples had no advantage"
+    assert caveats(results, TABOO, found, [early] * 4) == ["52 % of its utterances repeat what was said before"]
+    assert (
+        caveats(results, TABOO, found, [early, *[idle] * 4])[1] == "96 % of its last training samples had no advantage"
+    )
     dead = {"g/a/no_advantage": 1.0, "g/a/samples": 9, "g/b/no_advantage": 0.0, "g/b/samples": 0}
-    assert caveats(results, found, [dead] * 4)[1] == "100 % of its last training samples had no advantage"
-    assert len(caveats(results, found, [dead | {"g/a/no_advantage": "damaged"}])) == 1
+    assert caveats(results, TABOO, found, [dead] * 4)[1] == "100 % of its last training samples had no advantage"
+    assert len(caveats(results, TABOO, found, [dead | {"g/a/no_advantage": "damaged"}])) == 1
 
 
 def test_the_first_exact_figure_of_every_player_is_named() -> None:

@@ -10,10 +10,18 @@ from test_page import Page
 
 from online_files import CONFIG, DRIFT, KUHN, SIGN, evaluation, metrics, write_online
 from spag.cli.tables import print_run
+from spag.config.files import dump_config, parse_config
+from spag.core.types import Split
+from spag.engines.base import Sampling
+from spag.engines.bot import BotEngine
+from spag.evaluation.arena.standings import arena_report
+from spag.games import get
 from spag.report import curves
 from spag.report.page import write_report
 from spag.report.plot_files import plot_style
 from spag.report.run_tables import evaluation_tables, time_table
+from spag.rollout.runner import Player, game_specs, play
+from spag.runs.reading import RunFolder
 from spag.storage.store import write_json, write_rows
 
 pytestmark = pytest.mark.slow
@@ -118,6 +126,20 @@ def test_steps_without_advantage_are_named_with_the_model_that_they_trained_only
     arena.write_text(arena.read_text().replace('"reinforce"', '"spag-1"'))  # trained after the online phase
     write_report(folder)
     assert idle not in text_of(folder)
+
+
+def test_exact_figures_are_of_the_arena_with_its_settings(tmp_path: Path) -> None:
+    """In a curriculum the last phase may play larger heaps than the arena: its figures are of other positions."""
+    config = parse_config("game: {name: nim, largest_heap: 12}\nphases: [{algorithm: reinforce}]", "test")
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    nim = config.game.build()
+    players = {role: Player(BotEngine(nim.bots["perfect"]), role, Sampling()) for role in nim.roles}
+    arena = arena_report(play(game_specs(nim.tasks(Split.HELD_OUT, 1, 0), 1, 0), players, game=nim), nim)
+    exact = {"base": {"winning_moves": 0.4}}
+    write_json(tmp_path / "arena" / "results.json", {**arena, "exact_metrics": exact})
+    run = RunFolder(tmp_path)
+    assert run.exact_figures(run.game) == exact
+    assert run.exact_figures(get("nim", largest_heap=30)) == {}
 
 
 @pytest.mark.usefixtures("_undrawn")

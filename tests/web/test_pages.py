@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 from web_fixtures import SCRIPT, bot_games, duel, make_run, site, visitor, won
 
+from spag.core.episodes import Episode
+from spag.core.types import Task, Utterance
 from spag.evaluation.arena.standings import arena_report
+from spag.games.registry import get, settings_of
 from spag.storage.manifest import Manifest
 from spag.storage.store import JsonlStore, write_json, write_rows
 from taboo_games import TABOO
@@ -179,6 +183,23 @@ def test_a_file_of_episodes_can_be_browsed_and_its_bots_played(run: Path) -> Non
         assert re.findall(r'<option value="([^"]+)">', client.get("/play").text) == ["bot:constant"]
         answer = client.post("/play", data={"role": "attacker", "opponent": "base"})
         assert (answer.status_code, "choose an opponent" in answer.text) == (422, True)
+
+
+def test_a_game_is_explained_by_the_rules_that_it_was_played_by(tmp_path: Path) -> None:
+    """A phase may play the run's game with a setting of its own."""
+    games = []
+    for take in (3, 5):
+        nim = get("nim", take=take)
+        task, said = Task(f"heap-{take}", {"stones": take}), (Utterance("player_0", f"[{take}]"),)
+        end = nim.replay(task, said)
+        played = Episode(task=task, history=said, game=nim.name, id=task.id, settings=settings_of(nim))
+        games.append(replace(played, outcome=end.outcome, reason=end.reason))
+    write_rows(tmp_path / "games.jsonl", games)
+    with visitor(site(tmp_path / "games.jsonl")) as client:
+        pages = [client.get(f"/games/games/{number}").text for number in (1, 2)]
+        pages.append(client.get("/tasks?task=a heap of 5").text)
+    for page in pages:
+        assert "Player_0 took the last stone." in page and "Played under other rules" not in page
 
 
 def test_another_game_brings_its_own_labels_and_board(tmp_path: Path) -> None:

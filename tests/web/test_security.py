@@ -4,6 +4,8 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from http.cookiejar import CookieJar
 from pathlib import Path
 
 import httpx
@@ -89,6 +91,21 @@ def test_the_token_is_required_and_remembered(run: Path) -> None:
         assert "HttpOnly" in right.headers["set-cookie"]
         assert "SameSite=strict" in right.headers["set-cookie"]
         assert client.get("/").status_code == 200
+
+
+def test_servers_on_two_ports_keep_their_visitors_apart(run: Path) -> None:
+    """A browser sends the cookies of a host to all of its ports."""
+    jar, begun = CookieJar(), {"role": "attacker", "opponent": "bot:constant"}
+    with ExitStack() as stack:
+        clients, games = [], []
+        for port in (8080, 8081):
+            base = f"http://localhost:{port}"
+            app = site(run, token=f"{TOKEN}-{port}")
+            client = stack.enter_context(TestClient(app, base_url=base, headers={"origin": base}, cookies=jar))
+            client.post("/login", data={"token": f"{TOKEN}-{port}"})
+            games.append(client.post("/play", data=begun, follow_redirects=False).headers["location"])
+            clients.append(client)
+        assert [client.get(game).status_code for client, game in zip(clients, games, strict=True)] == [200, 200]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open_reporter, print_json, refuse_input
+from spag.core.visible import counted
 
 if TYPE_CHECKING:
     from spag.core.episodes import Episode
@@ -66,7 +67,7 @@ def words_command(source: str, top: int, split: str, language: str, output: Path
         click.echo(text, nl=False)
         return
     write_atomically(output, text)
-    click.echo(f"{len(words):,} words -> {output}", err=True)
+    click.echo(f"{counted(len(words), 'word')} -> {output}", err=True)
 
 
 @click.command("judge")

@@ -117,18 +117,23 @@ def _task_names(suite: str | None, tasks: str) -> tuple[str, ...]:
 
 
 def players_of(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
-    """Return the models by name; a run folder means all its models, prefixed with its name if others are given."""
+    """Return the models by name; a run folder means all its models, prefixed with its name if others are given.
+
+    Options of the model that ``config`` sets apply to all.
+    """
     from spag.runs.execute import resolve_dtype
     from spag.runs.reading import RunFolder
 
     players: dict[str, ModelConfig] = {}
+    chosen = resolve_dtype(config).model
+    asked = chosen.model_dump(include=config.model.model_fields_set - {"name"})
     for name, model in map(entrant, arguments):
         if (Path(model) / "config.yaml").is_file():
             run = RunFolder(Path(model))
             prefix = "" if len(arguments) == 1 else f"{Path(model).resolve().name if name == model else name}/"
-            found = {f"{prefix}{player}": run.model(player) for player in run.checkpoints()}
+            found = {f"{prefix}{one}": run.model(one).model_copy(update=asked) for one in run.checkpoints()}
         else:
-            found = {name: resolve_dtype(config).model.model_copy(update={"name": model})}
+            found = {name: chosen.model_copy(update={"name": model})}
         found = {each: adapter for player, one in found.items() for each, adapter in _by_role(player, one)}
         if twice := players.keys() & found.keys():
             raise click.UsageError(f"two models are called {sorted(twice)[0]}; give them names as NAME=MODEL")

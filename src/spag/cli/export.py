@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, open_reporter, refuse_input
+from spag.core.visible import counted
 
 
 @click.group("export", cls=CommandGroup)
@@ -80,4 +81,4 @@ def _write_json_list(output: Path, rows: list[dict[str, Any]]) -> None:
     from spag.storage.store import write_json
 
     write_json(output, rows)
-    click.echo(f"{len(rows):,} rows -> {output}", err=True)
+    click.echo(f"{counted(len(rows), 'row')} -> {output}", err=True)

@@ -212,7 +212,7 @@ def read_config(config_name: str | None, overrides: tuple[str, ...] = (), *, def
     from spag.config.files import load_config, parse_config
 
     given = (*overrides, *click.get_current_context().meta.get(_OVERRIDES, ()))
-    return parse_config(defaults, "defaults", given) if config_name is None else load_config(config_name, given)
+    return parse_config(defaults, "command line", given) if config_name is None else load_config(config_name, given)
 
 
 def print_json(result: object) -> None:

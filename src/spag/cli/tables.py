@@ -14,7 +14,7 @@ from rich.text import Text
 
 from spag.algorithms.winners import RewardStats
 from spag.core.episodes import Episode
-from spag.core.visible import visible_text
+from spag.core.visible import counted, visible_text
 from spag.engines.players import bot_names
 from spag.engines.pricing import Price
 from spag.evaluation.intervals import Rate
@@ -189,10 +189,9 @@ def print_game_details(game: Game) -> None:
 def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     """Show the games played, their tokens, and the cost if the price is known."""
     stats = summary.stats
-    games = "1 game" if summary.games == 1 else f"{summary.games} games"
-    _say(f"{games} in the file, {summary.played_now} played now: {summary.describe(game)}")
+    _say(f"{counted(summary.games, 'game')} in the file, {summary.played_now} played now: {summary.describe(game)}")
     _say(
-        f"{stats.utterances} utterances, {stats.empty} empty, {stats.retries} drawn again, "
+        f"{counted(stats.utterances, 'utterance')}, {stats.empty} empty, {stats.retries} drawn again, "
         f"{stats.prompt_tokens:,} prompt and {stats.completion_tokens:,} completion tokens"
     )
     if stats.unknown_tokens:
@@ -208,18 +207,19 @@ def print_outcomes(game: Game, stats: RewardStats) -> None:
     total = stats.outcomes.total()
     counts = [(outcome.label, stats.outcomes[name]) for name, outcome in game.outcomes.items()]
     rows = tuple((label, f"{count:,}", f"{100 * count / max(total, 1):.1f} %") for label, count in counts)
-    title = f"{total:,} games, {stats.utterances / max(total, 1):.1f} utterances on average"
+    title = f"{counted(total, 'game')}, {stats.utterances / max(total, 1):.1f} utterances on average"
     print_table(Table(title, ("outcome", "games", "share"), rows))
     decided = sum(stats.outcomes[name] for name, outcome in game.outcomes.items() if outcome.winners)
     samples, empty = stats.samples.total(), stats.empty_completions
-    print_table(_sample_table(game, stats, f"{samples:,} samples of {decided:,} games"))
-    _say(f"with the {empty:,} empty utterances that training leaves out: {samples + empty:,} samples")
+    print_table(_sample_table(game, stats, f"{counted(samples, 'sample')} of {counted(decided, 'game')}"))
+    left_out, all_samples = counted(empty, "empty utterance"), counted(samples + empty, "sample")
+    _say(f"with the {left_out} that training leaves out: {all_samples}")
 
 
 def print_rewards(game: Game, stats: RewardStats, sft_rows: int) -> None:
     """Show wins, samples and weights by role, and games without a winner."""
-    counted = f"{stats.outcomes.total():,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows"
-    print_table(_sample_table(game, stats, counted))
+    counts = {"game": stats.outcomes.total(), "sample": stats.samples.total(), "SFT row": sft_rows}
+    print_table(_sample_table(game, stats, ", ".join(counted(count, what) for what, count in counts.items())))
     undecided = [f"{one.label} {stats.outcomes[one.name]:,}" for one in game.outcomes.values() if not one.winners]
     _say(", ".join((*undecided, f"empty utterances left out {stats.empty_completions:,}")))
 

@@ -24,6 +24,7 @@ from spag.cli.options import (
 )
 from spag.core.errors import ConfigError, DataError
 from spag.core.progress import SilentReporter
+from spag.core.visible import counted
 
 if TYPE_CHECKING:
     from spag.config.schema import GameConfig, PhaseConfig, RunConfig
@@ -104,7 +105,7 @@ def _show(result: dict[str, Any], output: Path, reporter: "Reporter", as_json: b
     if as_json:
         print_json(result)
         return
-    trained = f"{result['steps']} steps on {result['trained_samples']} samples"
+    trained = f"{counted(result['steps'], 'step')} on {counted(result['trained_samples'], 'sample')}"
     click.echo(f"{trained} in {result['seconds']:,.0f} s -> {output / 'checkpoint'}")
 
 

@@ -1,5 +1,5 @@
 """Every warning of degenerate play, in words, with its limit: of a file of games (``health``), of online training that
-collapses (``online/metrics.jsonl``), and of an arena's last player.
+collapses (the ``metrics.jsonl`` of its phase), and of an arena's last player.
 
 The limits are wide, so a warning is a reason to look at the games. docs/online.md lists remedies for a collapse.
 """
@@ -84,6 +84,11 @@ def health_warnings(found: Row, game: Game) -> list[str]:
     ]
 
 
+def is_competitive(game: Game) -> bool:
+    """Tell whether one player can win alone; ratings and scores mean nothing for players who win together."""
+    return any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
+
+
 def free_roles(game: Game) -> list[str]:
     """Return the roles whose texts can repeat, copy or refuse."""
     return [role for role in game.roles if role not in game.fixed_form]
@@ -101,7 +106,7 @@ def _outcome_shares(found: Row, game: Game) -> Iterator[tuple[float, float, str]
         violations = found["roles"][role]["violation"]
         yield violations, MOST_VIOLATIONS, f"of games end with {_the(role)} breaking the rules"
     outcomes = [(one, found["outcomes"][name]) for name, one in game.outcomes.items()]
-    yield sum(share for one, share in outcomes if one.is_draw), MOST_TIES, "of games are ties"
+    yield sum(share for one, share in outcomes if one.is_draw), MOST_TIES, f"of games are {_drawn(game)}"
     wins = {role: sum(share for one, share in outcomes if one.winners == (role,)) for role in game.roles}
     for role, won in wins.items():
         share = won / sum(wins.values()) if won else 0.0
@@ -112,10 +117,14 @@ def _the(role: str) -> str:
     return role if "_" in role else f"the {role}"  # a numbered player is a name
 
 
-def arena_warnings(roles: Sequence[Row], steps: Sequence[Row]) -> list[str]:
+def _drawn(game: Game) -> str:
+    return "ties" if is_competitive(game) else "lost by both"
+
+
+def arena_warnings(roles: Sequence[Row], steps: Sequence[Row], game: Game) -> list[str]:
     """Return what devalues a player's wins. ``roles``: its rows of an arena; ``steps``: its online steps, if any."""
     shares = [
-        (_share(roles, "tie"), MOST_IN_ARENA, "{:.0f} % of its games are ties"),
+        (_share(roles, "tie"), MOST_IN_ARENA, f"{{:.0f}} % of its games are {_drawn(game)}"),
         (_share(roles, "repeated"), MOST_IN_ARENA, "{:.0f} % of its utterances repeat what was said before"),
         (_idle_share(steps), MOST_WITHOUT_ADVANTAGE, "{:.0f} % of its last training samples had no advantage"),
     ]

@@ -20,12 +20,13 @@ from spag.algorithms.settings import TeacherSettings
 from spag.config.schema import RunConfig
 from spag.engines.players import Kind
 from spag.evaluation.arena.standings import NOTE
+from spag.evaluation.warnings import is_competitive
 from spag.export.markdown import Markdown, cell, code, figure, table
 from spag.export.metadata import ExportSource, card_data, license_of
 from spag.export.training import ancestry, has_games, listed, names_games, phases_of, settings_table, trained_games
 from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
-from spag.report.arena_tables import is_competitive, pair_table, rating_table, role_table
+from spag.report.arena_tables import pair_table, rating_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, reasoning_finding, sentence
 from spag.report.run_tables import reasoning_table, versions
 from spag.runs.layout import BASE, planned_models
@@ -139,7 +140,7 @@ def _results(run: RunFolder) -> dict[str, Any]:
     if arena:
         player, findings = arena_findings(arena, run.game)
         marked = [replace(one, other=code(one.other)) for one in findings]
-        said = sentence(code(player), marked, caveats(arena, findings, run.steps_of(player)))
+        said = sentence(code(player), marked, caveats(arena, run.game, findings, run.steps_of(player)))
         tables = [role_table(arena, run.game, role) for role in run.game.roles]
         tables += [pair_table(arena), rating_table(arena)] if is_competitive(run.game) else []
         found |= {

@@ -8,6 +8,7 @@ from typing import Any
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import IterationSettings
 from spag.config.schema import PhaseConfig, WeightedGame
+from spag.core.visible import counted
 from spag.export.markdown import code
 from spag.games.base import Game
 from spag.report.cells import Table
@@ -96,8 +97,8 @@ def _iterations(models: list[PlannedModel], run: RunFolder) -> tuple[str, str]:
         method = "likelihood of the games that were won, an ablation of SPAG (Cheng et al., arXiv 2404.10642)"
     counts = "; ".join(f"{code(model.name)}: {_counts(model, run)}" for model in models)
     tasks = "all" if settings.tasks is None else f"{settings.tasks:,} drawn"
-    played = f"Tasks: {tasks} an iteration, {_number(settings.repeats, 'game')} a task"
-    what = f"{_number(len(models), 'iteration')} of self-play, rewards and {method}"
+    played = f"Tasks: {tasks} an iteration, {counted(settings.repeats, 'game')} a task"
+    what = f"{counted(len(models), 'iteration')} of self-play, rewards and {method}"
     return what, f"Self-play: {counts}. {played}. {_opponents(settings)}{_games(phase)}"
 
 
@@ -108,13 +109,13 @@ def _online(phase: PhaseConfig, results: dict[str, Any]) -> tuple[str, str]:
         method = "REINFORCE without baselines, an ablation of SPIRAL (Liu et al., arXiv 2506.24119)"
     shared = f", {settings.repeats:,} games a task" if settings.repeats > 1 else ""
     data = (
-        f"{_number(steps, 'online step')} of {_number(settings.games, 'game')} each, "
-        f"{_number(steps * settings.games, 'game')} in all, on tasks drawn again for each step{shared}. "
+        f"{counted(steps, 'online step')} of {counted(settings.games, 'game')} each, "
+        f"{counted(steps * settings.games, 'game')} in all, on tasks drawn again for each step{shared}. "
         f"{_opponents(settings)}{_games(phase)}{_rewards(settings)}"
     )
     if results.get("stopped"):
         data += f". It ended early, at a warning of a collapse: {code(results['stopped'])}"
-    return f"{_number(steps, 'online step')} of self-play and policy gradient: {method}", data
+    return f"{counted(steps, 'online step')} of self-play and policy gradient: {method}", data
 
 
 def _opponents(settings: Any) -> str:
@@ -149,12 +150,8 @@ def _counts(model: PlannedModel, run: RunFolder) -> str:
     games = sum((results.get("outcomes") or {}).values()) or played.get("games", 0)
     samples = results.get("samples", 0)
     trained = sum(samples.values()) if isinstance(samples, dict) else samples
-    described = _number(games, "game") if games else "an unknown number of games"
-    return f"{described}, {_number(trained, 'training sample')} of them" if trained else described
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    described = counted(games, "game") if games else "an unknown number of games"
+    return f"{described}, {counted(trained, 'training sample')} of them" if trained else described
 
 
 def listed(values: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
+from spag.core.visible import counted
 from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
 from spag.text.evasions import find_said
 from spag.text.folding import fold
@@ -62,7 +63,7 @@ class GuessingGame(TextGame):
     instructions: ClassVar[Mapping[str, str]]
 
     max_questions: Annotated[
-        int, Field(ge=1, le=1000, description="questions a game; the last one needs no answer")
+        int, Field(ge=1, le=1000, description="questions per game; the last one needs no answer")
     ] = 20
 
     def entries(self) -> Entries:
@@ -120,8 +121,7 @@ class GuessingGame(TextGame):
         return self._end(state, "answerer_violation", f"the answerer {fault}") if fault else None
 
     def draw(self, state: State) -> Result:
-        asked = (len(state.history) + 1) // 2
-        questions = f"{asked} question{'' if asked == 1 else 's'}"
+        questions = counted((len(state.history) + 1) // 2, "question")
         return self._end(state, "not_named", f"the {self.secret} was not named in {questions}")
 
     def _end(self, state: State, outcome: str, reason: str) -> Result:

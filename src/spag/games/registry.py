@@ -74,10 +74,14 @@ def game_of_file(path: Path, **settings: Any) -> Game:
 
 
 def game_of(episode: Episode, **settings: Any) -> Game:
-    """Return the game of ``episode`` under the recorded rules (``Game.judged_by``), with ``settings`` for the rest."""
+    """Return the game of ``episode`` under the recorded rules, with ``settings`` for the rest."""
+    return get(episode.game, **{**rules_of(episode), **settings})
+
+
+def rules_of(episode: Episode) -> dict[str, Any]:
+    """Return the recorded rules of ``episode``: the settings in ``Game.judged_by``."""
     recorded = episode.settings or {}
-    kept = {name: recorded[name] for name in _game_class(episode.game).judged_by if name in recorded}
-    return get(episode.game, **{**kept, **settings})
+    return {name: recorded[name] for name in _game_class(episode.game).judged_by if name in recorded}
 
 
 def setting_names(name: str) -> list[str]:

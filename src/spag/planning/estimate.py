@@ -12,6 +12,7 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.config.schema import RunConfig
 from spag.core.errors import ModelError
 from spag.core.progress import Reporter
+from spag.core.visible import counted
 from spag.models.finding import described_model
 from spag.planning.here import plan_here, planned_engines
 from spag.planning.plan import Planner, label_of, labels, with_adapters
@@ -84,15 +85,16 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
 
 
 def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
-    found = {"arena": f"{plans['arena'].count:,} games"}
+    found = {"arena": counted(plans["arena"].count, "game")}
     for model in planned_models(config):
         settings, plan = model.phase.settings, plans[label := label_of(model)]
         played = plans.get(f"{label} self-play")
-        found[f"{model.folder}/play"] = f"{played.count:,} games" if played else "games of bots"
+        found[f"{model.folder}/play"] = counted(played.count, "game") if played else "games of bots"
         if isinstance(settings, OnlineSettings):
-            found[f"{model.folder}/train"] = f"{settings.steps:,} steps of {settings.games:,} games"
+            work = f"{counted(settings.steps, 'step')} of {counted(settings.games, 'game')}"
         else:
-            found[f"{model.folder}/train"] = f"about {plan.count:,} samples, {plan.updates:,} updates"
+            work = f"about {counted(plan.count, 'sample')}, {counted(plan.updates, 'update')}"
+        found[f"{model.folder}/train"] = work
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
+from spag.core.visible import counted
 from spag.models.finding import adapter_base
 from spag.models.refusals import check_reachable, described, library_errors
 from spag.models.roles import models_of
@@ -196,7 +197,7 @@ def at_hand(model: ModelConfig) -> tuple[Device, int]:
 
         half, full = core_speeds()
     sizes = float(memory_bytes()), half * cores, HOST, PCIE
-    return Device(f"CPU, {cores} cores", *sizes, is_cpu=True, full_flops=full * cores), 1
+    return Device(f"CPU, {counted(cores, 'core')}", *sizes, is_cpu=True, full_flops=full * cores), 1
 
 
 def gpus_at_hand(model: ModelConfig) -> tuple[Device, int] | None:

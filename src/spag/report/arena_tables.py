@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spag.engines.players import Kind, kind_of
+from spag.engines.players import is_local
 from spag.evaluation.arena.paired import compared
+from spag.evaluation.warnings import is_competitive
 from spag.games.base import Game
 from spag.report.cells import Cell, Table, interval, oriented, p_value, rate_cell, signed, unsigned
 from spag.report.html import spaced
@@ -14,15 +15,10 @@ Arena = Mapping[str, Any]
 """The result of ``load_results``."""
 
 
-def is_competitive(game: Game) -> bool:
-    """Tell whether one player can win alone; ratings and scores mean nothing for players who win together."""
-    return any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
-
-
 def last_model(arena: Arena) -> str:
-    """Return the name of the last player that is not a bot or mixture, else of the last."""
+    """Return the name of the last local model, else of the last player."""
     names = [str(row["name"]) for row in arena["ratings"]]
-    return next((name for name in reversed(names) if kind_of(name) not in (Kind.BOT, Kind.MIXTURE)), names[-1])
+    return next(filter(is_local, reversed(names)), names[-1])
 
 
 def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:

@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Any
 
 from spag.engines.players import CONSTANT
-from spag.evaluation.warnings import arena_warnings
+from spag.evaluation.warnings import arena_warnings, is_competitive
 from spag.games.base import Game
-from spag.report.arena_tables import is_competitive, last_model
+from spag.report.arena_tables import last_model
 from spag.report.cells import interval, oriented, p_text
 
 LEVEL = 0.05
@@ -76,13 +76,15 @@ def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
             yield _finding(f"{other} as {row['role']}", difference["mean"], difference["p_value"] < LEVEL, figures)
 
 
-def caveats(arena: Mapping[str, Any], findings: Sequence[Comparison], online: Sequence[Mapping[str, Any]]) -> list[str]:
+def caveats(
+    arena: Mapping[str, Any], game: Game, findings: Sequence[Comparison], online: Sequence[Mapping[str, Any]]
+) -> list[str]:
     """Return the caveats that belong in the same sentence as the findings: degenerate play, and a baseline not played.
 
     ``online``: rows of the metrics of online steps.
     """
     last = last_model(arena)
-    found = arena_warnings([row for row in arena["roles"] if row["name"] == last], online)
+    found = arena_warnings([row for row in arena["roles"] if row["name"] == last], online, game)
     if any(row["name"] == CONSTANT for row in arena["ratings"]) and not any(CONSTANT in one.other for one in findings):
         found.append(f"it was not compared with {CONSTANT}")
     return found

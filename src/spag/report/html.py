@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from spag.core.errors import ConfigError
 from spag.core.types import Outcome
-from spag.core.visible import code, hidden
+from spag.core.visible import code, counted, hidden
 from spag.games.base import Game
 from spag.report.cells import signed
 
@@ -154,6 +154,6 @@ def environment(package: str) -> Environment:
     """Return the templates of ``package`` and of this package: escaping is always on, unknown names are errors."""
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.report")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    for function in (visible, said, capital, spaced, role_class, game_class, shares, curve, duration, signed):
+    for function in (visible, said, capital, spaced, role_class, game_class, shares, counted, curve, duration, signed):
         made.filters[function.__name__] = function
     return made

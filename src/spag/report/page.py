@@ -10,10 +10,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from spag.core.errors import SpagError
+from spag.evaluation.warnings import is_competitive
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.report import charts, curves, run_tables
-from spag.report.arena_tables import change_table, is_competitive, pair_table, role_table
+from spag.report.arena_tables import change_table, pair_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
 from spag.report.html import capital, environment, game_style, plain_name, theme
 from spag.report.plot_files import plot_style, save_plot
@@ -148,9 +149,9 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
     player, found = arena_findings(arena, game)
     return {
         "arena": arena,
-        "sentence": sentence(player, found, caveats(arena, found, run.steps_of(player))) if found else "",
+        "sentence": sentence(player, found, caveats(arena, game, found, run.steps_of(player))) if found else "",
         "findings": found,
-        "exact": exact_sentence(run.exact_figures(game)),
+        "exact": exact_sentence(arena["exact_metrics"]),
         "few_tasks": arena["tasks"] < FEW_TASKS,
         "arena_games": sum(cell["games"] for cell in arena["matrix"]),
         "arena_note": run_tables.arena_note(run),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from spag.core.visible import counted
 from spag.evaluation.warnings import GENERIC_TASKS, free_roles, mean_of_steps, watches_openings
 from spag.games.base import Game
 from spag.games.registry import get
@@ -178,7 +179,7 @@ def cost_table(run: RunFolder) -> Table:
         tasks = [task for model in run.reasoning["models"].values() for task in model["tasks"].values()]
         spent = sum(task.get("seconds", 0.0) for task in tasks)
         seconds += spent
-        rows.append(("reasoning", duration(spent), f"{len(run.reasoning['tasks'])} tasks", "", ""))
+        rows.append(("reasoning", duration(spent), counted(len(run.reasoning["tasks"]), "task"), "", ""))
     rows.append(("total", duration(seconds), "", "", f"{tokens:,}" if tokens else ""))
     return Table("Stages", ("stage", "time", "work", "games an hour", "tokens said"), tuple(rows), last_is_total=True)
 
@@ -190,11 +191,11 @@ def _work(stage: Json, results: Json) -> tuple[str, str, str]:
     work, samples = "", results.get("samples", {})  # the number of trained samples, in total or by role
     count = samples if isinstance(samples, int) else sum(samples.values()) + results.get("sft", 0)
     if "steps" in results:
-        work = f"{results['steps']:,} steps{f' on {count:,} samples' if count else ''}"
+        work = counted(results["steps"], "step") + (f" on {counted(count, 'sample')}" if count else "")
     elif "games" in results:
-        work = f"{results['games']:,} games"
+        work = counted(results["games"], "game")
     elif "samples" in results:
-        work = f"{count:,} samples"
+        work = counted(count, "sample")
     rate, tokens = results.get("games_per_hour"), results.get("completion_tokens")
     return work, f"{rate:,}" if rate else "", f"{tokens:,}" if tokens else ""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spag.core.episodes import Episode
+from spag.core.visible import counted
 from spag.evaluation.health import health
 from spag.evaluation.warnings import MOST_COPIED, MOST_REPEATED, MOST_VIOLATIONS, free_roles
 from spag.games.base import Explanation, Figure, Game, explain
@@ -56,10 +57,10 @@ def pick_games(episodes: Iterable[Episode], game: Game) -> tuple[list[ShownGame]
     strangest: dict[str, ShownGame] = {}
     for oddity in (name for name in _oddities(game) if name in odd):
         (much, *_), episode = odd[oddity]
-        detail = {REPEATED: f" ({much} time{'' if much == 1 else 's'})", LONGEST: f", {much} words"}.get(oddity, "")
+        detail = {REPEATED: f" ({counted(much, 'time')})", LONGEST: f", {counted(much, 'word')}"}.get(oddity, "")
         strangest.setdefault(episode.id, _shown(oddity + detail, episode, game))  # one game may be strange in many ways
-    won = [(rank[0], episode, explain(game, episode).outcome) for rank, episode in sorted(best.values(), key=_order)]
-    good = [_shown(f"{outcome.label} after {length} utterances", episode, game) for length, episode, outcome in won]
+    won = [(counted(rank[0], "utterance"), episode) for rank, episode in sorted(best.values(), key=_order)]
+    good = [_shown(f"{explain(game, one).outcome.label} after {length}", one, game) for length, one in won]
     return good, list(strangest.values())[:MOST]
 
 

@@ -11,7 +11,7 @@ game even after a crash, and files may be moved, cut and joined.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,27 +58,31 @@ def check_games(
 ) -> None:
     """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings.
 
-    With ``force``, other games are removed, and ``note`` receives how many. Raises ``RunError`` for the first game that
-    differs, naming the difference, and ``DataError`` if the file is corrupt.
+    Players get their names in ``wanted``: a phase added to a run may rename its models, and one file must not hold a
+    learner under two names. With ``force``, other games are removed, and ``note`` receives how many. Raises
+    ``RunError`` for the first game that differs, naming the difference, and ``DataError`` if the file is corrupt.
     """
     if not is_file_there(path):
         return
     stale: set[int] = set()
-    first, total = "", 0
+    first, total, renamed = "", 0, False
     for number, episode in enumerate(read_episodes(path, torn_ok=True)):
         total += 1
         if found := _differences(episode, wanted.get(episode.id), game):
             first = first or f"{episode.id!r}: {', '.join(found)}"
             stale.add(number)
+        else:
+            renamed |= _names(episode.players) != _names(wanted[episode.id][1].players)
     if stale and not force:
         fix = "choose another --output, or let --force play them again"
         raise RunError(
             f"{path}: {len(stale)} of its {total} games differ from the requested games, the first {first}; {fix}"
         )
+    if stale or renamed:
+        rows = enumerate(read_episodes(path, torn_ok=True))
+        kept = (replace(one, players=wanted[one.id][1].players) for number, one in rows if number not in stale)
+        write_rows(path, kept)
     if stale:
-        write_rows(
-            path, (episode for number, episode in enumerate(read_episodes(path, torn_ok=True)) if number not in stale)
-        )
         note(f"{path}: removed {len(stale)} of {total} games, played with other settings, the first {first}")
 
 
@@ -113,6 +117,10 @@ def _record(
     """Return what determines a game. A model's name does not: a folder may be moved."""
     by_role = {role: {**info.sampling, **(info.identity or {})} for role, info in players.items()}
     return {"seed": seed, "task": task, "game": {"name": game, **settings}, **by_role}
+
+
+def _names(players: Mapping[str, PlayerInfo]) -> dict[str, str]:
+    return {role: info.model for role, info in players.items()}
 
 
 def _first_prompt(spec: GameSpec, game: Game) -> str:

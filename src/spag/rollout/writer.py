@@ -51,12 +51,12 @@ class PlaySummary:
         self.stats.add(other.stats)
 
     def describe(self, game: Game) -> str:
-        """Return rate and outcome shares as one line."""
+        """Return the rate of play, if any, and outcome shares as one line."""
         total = max(self.games, 1)
         shares = "  ".join(
             f"{outcome.label} {100 * self.outcomes[name] / total:.0f}%" for name, outcome in game.outcomes.items()
         )
-        return f"{self.games_per_hour:,.0f} games/h  {shares}"
+        return f"{self.games_per_hour:,.0f} games/h  {shares}" if self.played_now else shares
 
 
 def collect_episodes(

@@ -17,7 +17,7 @@ from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import RunError
 from spag.evaluation.result_files import load_health, load_reasoning, load_results
 from spag.games.base import Game
-from spag.games.registry import DEFAULT, game_of, get
+from spag.games.registry import DEFAULT, game_of, get, settings_of
 from spag.runs import records
 from spag.runs.execute import resolve_dtype
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
@@ -262,8 +262,10 @@ class RunFolder:
         return load_health(path, games_of(model)[0]) if path.exists() else None
 
     def exact_figures(self, game: Game) -> Json:
-        """Return the arena's exact metrics of a solved game, by model; empty for any game but the arena's."""
-        return dict(self.arena["exact_metrics"]) if self.arena and self.arena["game"] == game.name else {}
+        """Return the arena's exact metrics of a solved game, by model; empty for another game or other settings."""
+        arena = self.arena
+        is_same = arena and arena["game"] == game.name and arena["settings"].items() <= settings_of(game).items()
+        return dict(arena["exact_metrics"]) if arena and is_same else {}
 
     @cached_property
     def arena(self) -> Json | None:

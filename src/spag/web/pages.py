@@ -20,7 +20,7 @@ from spag.web import queries
 from spag.web.figures import phases_of, step_columns, step_rows
 from spag.web.index import MOST_LINES
 from spag.web.queries import LONGEST_NAME, NOBODY, GameFilter
-from spag.web.security import LOGIN, TOKEN_COOKIE
+from spag.web.security import LOGIN, TOKEN_COOKIE, cookie_name
 from spag.web.site import TheSite, form_of, is_swap, site_of
 
 LATEST = 8
@@ -134,7 +134,7 @@ def game(
     episode = site.index.episode(source, number)
     if episode is None:
         raise HTTPException(404, f"There is no game {number} in {source[:100]}.")
-    shown = site.game(episode.game)
+    shown = site.game_of(episode)
     before, after = queries.neighbours(site.index, source, number)
     return site.page(
         request,
@@ -164,7 +164,7 @@ def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length
     columns = []
     for source, (total, rows) in queries.games_of_task(site.index, task.strip(), PER_SOURCE).items():
         episodes = {row["number"]: site.index.episode(source, row["number"]) for row in rows}
-        found = [(number, episode, site.game(episode.game)) for number, episode in episodes.items() if episode]
+        found = [(number, episode, site.game_of(episode)) for number, episode in episodes.items() if episode]
         shown = [(number, episode, game, explain(game, episode)) for number, episode, game in found]
         columns.append((source, total, shown))
     suggested = [] if columns else queries.shared_tasks(site.index, SUGGESTED)
@@ -184,9 +184,8 @@ async def login(request: Request, site: TheSite) -> Response:
         await asyncio.sleep(_WRONG_TOKEN_S)
         return site.page(request, "login.html", 403, run="", error="That is not the token.")
     answer = RedirectResponse("/", 303)
-    answer.set_cookie(
-        TOKEN_COOKIE, site.access.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https"
-    )
+    name, is_secure = cookie_name(TOKEN_COOKIE, request), request.url.scheme == "https"
+    answer.set_cookie(name, site.access.cookie, httponly=True, samesite="strict", secure=is_secure)
     return answer
 
 

@@ -54,6 +54,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def cookie_name(kind: str, request: HTTPConnection) -> str:
+    """Return a cookie's name at the port that was asked: a browser sends the cookies of a host to all of its ports."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{kind}_{port}" if port.isdecimal() else kind
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """The address of the page, and its token, if any. Raises ``ConfigError`` if that is not safe."""
@@ -94,7 +100,8 @@ class Access:
         scheme, _, offered = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.is_token(offered.strip()):
             return True
-        return hmac.compare_digest(request.cookies.get(TOKEN_COOKIE, "").encode(), self.cookie.encode())
+        offered = request.cookies.get(cookie_name(TOKEN_COOKIE, request), "")
+        return hmac.compare_digest(offered.encode(), self.cookie.encode())
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
+from spag.core.episodes import Episode
 from spag.core.errors import DataError, SpagError
 from spag.engines.players import bot_names
 from spag.games.base import Game
+from spag.games.registry import game_of, rules_of, settings_of
 from spag.report.html import environment
 from spag.runs.reading import RunFolder
 from spag.web.index import GameIndex
@@ -91,12 +93,13 @@ class Site:
         """Return the current run."""
         return self.reader.read()
 
-    def game(self, name: str) -> Game:
-        """Return a game of the run. Raises ``DataError`` for another."""
+    def game_of(self, episode: Episode) -> Game:
+        """Return the run's game of an episode, under the rules it was played by. Raises ``DataError`` for another."""
         games = self.run().games
-        if name not in games:
-            raise DataError(f"games of {name} are not shown; the run plays {', '.join(games)}")
-        return games[name]
+        if episode.game not in games:
+            raise DataError(f"games of {episode.game} are not shown; the run plays {', '.join(games)}")
+        known = games[episode.game]
+        return known if rules_of(episode).items() <= settings_of(known).items() else game_of(episode)
 
     def short(self, fault: object) -> str:
         """Return the message of an error about a file, with its path relative to the run."""

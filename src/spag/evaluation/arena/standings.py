@@ -20,18 +20,19 @@ from spag.evaluation.arena.grid import Grid, win_matrix
 from spag.evaluation.arena.paired import compare_pairs, compare_roles
 from spag.evaluation.arena.ratings import rate
 from spag.evaluation.intervals import Mean, Rate, bootstrap_weights, mean_over_tasks, rate_over_tasks
+from spag.evaluation.warnings import watches_openings
 from spag.games.base import Figure, Game
 from spag.games.registry import settings_of
 from spag.games.replay import replay
 
 NOTE = (
     "Scores and ratings come from rewards. A score is what one player earned less what the other did, over both role "
-    "assignments of the same tasks, as a share of the most that can lie between them: from -100 to 100. Wins are "
-    "games that one player won alone. Rates carry 95 % Wilson intervals of as many observations as there are tasks "
-    "(games on one task are alike), differences and ratings 95 % bootstrap intervals over tasks. P-values are exact, "
-    "two-sided, from flipping the sign of whole tasks, and not corrected for the number of comparisons. Ratings are "
-    "Bradley-Terry of the score that each game paid, in Elo points with the first player at 0; every pair is credited "
-    "with one even game, so that they stay finite."
+    "assignments of the same tasks, as a share of the most that can lie between them: from -100 to 100. Head to head, "
+    "a win is a game that one player won alone, or in which it was paid for the other's breach of a rule. Rates carry "
+    "95 % Wilson intervals of as many observations as there are tasks (games on one task are alike), differences and "
+    "ratings 95 % bootstrap intervals over tasks. P-values are exact, two-sided, from flipping the sign of whole "
+    "tasks, and not corrected for the number of comparisons. Ratings are Bradley-Terry of the score that each game "
+    "paid, in Elo points with the first player at 0; every pair is credited with one even game, so they stay finite."
 )
 
 
@@ -41,8 +42,8 @@ class RoleTable:
 
     reward: the mean per game. Shares of ``games``: win; loss, a win of the other side alone; tie, a draw; violation,
     this role's breach of a rule. repeated: the share of its utterances that were said before, in the same game by
-    either player, or by this player in this role on another task (none count in a role of fixed form). figures: the
-    game's own for this role, by name.
+    either player, or by this player in this role on another task, unless it opens games without knowing their tasks
+    (none count in a role of fixed form). figures: the game's own for this role, by name.
     """
 
     name: str
@@ -81,10 +82,10 @@ class _Played:
                 self.spoken.append((episode.task.id, text, text in before))
             before.add(text)
 
-    def repeated_rate(self) -> Rate:
+    def repeated_rate(self, *, across_tasks: bool) -> Rate:
         tasks = [task for task, _, _ in self.spoken]
         used = Counter(text for _, text in {(task, text) for task, text, _ in self.spoken})
-        hits = [is_old or used[text] > 1 for _, text, is_old in self.spoken]
+        hits = [is_old or (across_tasks and used[text] > 1) for _, text, is_old in self.spoken]
         return rate_over_tasks(_by_task(tasks, hits), _by_task(tasks, np.ones(len(tasks))))
 
     def rate(self, hits: Iterable[bool]) -> Rate:
@@ -160,7 +161,7 @@ def _table(name: str, role: str, played: _Played, game: Game) -> RoleTable:
         loss=played.rate(bool(end.winners) and role not in end.winners for end in ends),
         tie=played.rate(end.is_draw for end in ends),
         violation=played.rate(end.fault == role for end in ends),
-        repeated=played.repeated_rate(),
+        repeated=played.repeated_rate(across_tasks=role != game.roles[0] or watches_openings(game)),
         figures={figure.name: played.figure_rate(figure) for figure in game.figures if figure.role == role},
     )
 

@@ -87,27 +87,27 @@ class AdversarialTaboo(TextGame):
         Figure("wrong_guess", "attacker wins by a wrong guess", limit=0.75, warning=_WRONG),
         Figure("first_wrong_guess", "… in the defender's first utterance", limit=0.5, warning=_WRONG_FIRST),
         Figure("hidden_leaks", "leaks only strict judging sees", limit=0.05, warning=_LEAKS),
-        Figure("announced", "announces", role=Role.ATTACKER),
-        Figure("guess", "announces a guess", role=Role.DEFENDER),
+        Figure("announced", "attacker: announces", role=Role.ATTACKER),
+        Figure("guess", "defender: announces a guess", role=Role.DEFENDER),
         Figure("guessed_right", "of these right", role=Role.DEFENDER, of="guess"),
     )
 
     bots: ClassVar[Mapping[str, Bot]] = {"constant": lambda observation, rng: _HARMLESS[Role(observation.role)]}
 
     max_turns: Annotated[
-        int, Field(ge=1, le=1000, description="turns a game; a turn is one utterance of each player")
+        int, Field(ge=1, le=1000, description="turns per game; a turn is one utterance of each player")
     ] = 5
     judge: Annotated[
         JudgeMode, Field(description="strict: words in any inflection; paper: upstream's substring rules")
     ] = JudgeMode.STRICT
     stop: Annotated[
-        Stop, Field(description="judged: at the decision; announced: as upstream's play, at a defender's announcement")
+        Stop, Field(description="judged: at the decision; announced: at an announcement, like upstream's loop")
     ] = Stop.JUDGED
     language: Annotated[str, Field(description="en, de, fr or es: of the words, the prompts, and the strict judge")] = (
         ENGLISH.language
     )
     prompts: Annotated[
-        FileName | None, Field(description="prompt file (spag import prompts makes one); null takes the project's own")
+        FileName | None, Field(description="prompt file (spag import prompts makes one); null means built-in prompts")
     ] = None
     words: Annotated[
         FileName | Literal["shipped", "frequency"],

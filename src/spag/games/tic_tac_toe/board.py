@@ -70,7 +70,7 @@ class TicTacToe(OpenGame):
     bots: ClassVar[Mapping[str, Bot]] = {**OpenGame.bots, "perfect": _perfect_bot}
     rules = RULES
 
-    opening: Annotated[int, Field(ge=2, le=4, description="moves that stand on the board already, at most")] = 3
+    opening: Annotated[int, Field(ge=2, le=4, description="most moves already made when a game starts")] = 3
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         classes = enumerate(solver.openings(self.opening), start=1)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from spag.core.errors import ConfigError
+from spag.core.visible import counted
 from spag.games.taboo.judge import paper
 from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.languages import language_of
@@ -51,8 +52,7 @@ def announces_guess(
 
 def final_verdict(length: int) -> Verdict:
     """Return a tie: nothing was decided in ``length`` utterances."""
-    reason = f"nobody had won or broken a rule after {length} utterance{'' if length == 1 else 's'}"
-    return Verdict(TabooOutcome.TIE, length, reason)
+    return Verdict(TabooOutcome.TIE, length, f"nobody had won or broken a rule after {counted(length, 'utterance')}")
 
 
 def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Verdict:
