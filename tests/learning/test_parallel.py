@@ -235,6 +235,6 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
 @pytest.mark.usefixtures("children")
 def test_an_error_in_a_process_is_the_error_of_the_call(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 processes$"
+        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 process; set it to 9$"
     ):
         launch(model_folder, tmp_path, "run", settings(processes=1, parallel="fsdp", micro_batch_size=3))

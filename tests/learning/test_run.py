@@ -394,7 +394,7 @@ def test_what_cannot_work_is_refused_in_one_line(model_folder: Path, tmp_path: P
     with pytest.raises(DataError, match="no game gave a sample"):
         train_tiny(model_folder, tmp_path / "none", count=0)
     with pytest.raises(
-        ConfigError, match=r"global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 processes"
+        ConfigError, match=r"global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 process; set it to 9$"
     ):
         train_tiny(model_folder, tmp_path, settings(micro_batch_size=3))
     with pytest.raises(ConfigError, match=r"global_batch_size=8 is not a multiple of micro_batch_size=16"):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from spag.algorithms.settings import OfflineSettings, UpdateSettings
+from spag.core.visible import counted
 
 
 def training_refusals(settings: UpdateSettings, processes: int, dtype: str) -> Iterator[str]:
@@ -10,8 +11,9 @@ def training_refusals(settings: UpdateSettings, processes: int, dtype: str) -> I
     kind, lora = settings.parallel, settings.lora
     together = settings.micro_batch_size * processes
     if isinstance(settings, OfflineSettings) and settings.global_batch_size % together:
-        what = f"micro_batch_size={settings.micro_batch_size} times {processes} processes"
-        yield f"global_batch_size={settings.global_batch_size} is not a multiple of {what}"
+        what = f"micro_batch_size={settings.micro_batch_size} times {counted(processes, 'process', 'processes')}"
+        fix = f"set it to {together * max(1, round(settings.global_batch_size / together))}"
+        yield f"global_batch_size={settings.global_batch_size} is not a multiple of {what}; {fix}"
     if kind != "replicas" and lora is not None and lora.quantize:
         yield f"parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas"
     if kind != "replicas" and settings.optimizer == "adamw_8bit":
