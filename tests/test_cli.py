@@ -684,7 +684,9 @@ def test_names_of_files_are_taken_as_they_are(games: Path, tmp_path: Path) -> No
             assert (shown.game.model_extra or {})[option] == name
     sft = tmp_path / "mine #1.json"
     sft.write_text(json.dumps([{"instruction": "Say hi.", "input": "", "output": "hi"}]))
-    assert "1 SFT row" in spag("rewards", games, "--sft", sft, "--output", tmp_path / "samples.jsonl").output
+    assert (
+        "2 samples, 1 SFT row " in spag("rewards", games, "--sft", sft, "--output", tmp_path / "samples.jsonl").output
+    )
 
 
 @pytest.mark.parametrize("command", ["report {}", "web {}", "eval {} --output x", "export model {} --output x"])

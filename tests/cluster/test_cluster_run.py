@@ -3,10 +3,12 @@ on one machine.
 """
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +47,20 @@ IMITATION, ITERATION = "1-imitation", "2-spag/iteration-1"
 
 
 @contextmanager
-def running(config: Path, folder: Path, *more: str) -> Iterator[BaseProcess]:
-    command = ("run", str(config), "--output", str(folder), *more)
-    process = forked.start(forked.printing, str(said_by(folder)), forked.run_command, *command)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.join()
-        print(said_by(folder).read_text())  # pytest shows it when the test fails
+def running(config: Path, folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "spag", "run", str(config), "--output", str(folder), *more]
+    alike = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the workers of one core
+    with said_by(folder).open("wb") as said, subprocess.Popen(command, stderr=said, env=alike) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            print(said_by(folder).read_text())  # pytest shows it when the test fails
 
 
 def said_by(folder: Path) -> Path:
-    """Return the file of what the last command of a run folder wrote."""
-    return folder.with_name(f"{folder.name}.said")
+    """Return the file of what the last command of a run folder wrote to standard error."""
+    return folder.with_name(f"{folder.name}.stderr")
 
 
 def is_trained(folder: Path) -> bool:
@@ -94,14 +96,14 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, mode
         kill_in_play(cluster, doomed, 300.0)
         wait_for_lines(folder / ITERATION / "metrics.jsonl", 5)
         a_trainer().kill()
-        assert forked.end(process, 600.0) == 2
+        assert process.wait(timeout=600) == 2
     said = said_by(folder).read_text()
     assert "was lost (" in said
-    [error] = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert error.endswith("the same command resumes the training")
+    assert said.splitlines()[-1].startswith("error: ")
+    assert said.splitlines()[-1].endswith("the same command resumes the training")
     cluster.wait_for_nodes()
     with running(config, folder, *there) as process:
-        wait_until(lambda: is_trained(folder) or not process.is_alive())
+        wait_until(lambda: is_trained(folder) or process.poll() is not None)
 
     assert games_in(folder / ITERATION / "episodes.jsonl") == games_in(alone / ITERATION / "episodes.jsonl")
     ours, theirs = (load_file(each / ITERATION / "checkpoint" / "model.safetensors") for each in (folder, alone))

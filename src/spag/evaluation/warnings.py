@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from spag.games.base import Game
+from spag.games.base import Game, is_competitive
 
 GENERIC_TASKS = 3
 """An opening used for this many different tasks says nothing about any of them."""
@@ -82,11 +82,6 @@ def health_warnings(found: Row, game: Game) -> list[str]:
         and texts["mean_words"] > 1  # single words make no pairs
         and texts["distinct_2"] < LEAST_DISTINCT_2
     ]
-
-
-def is_competitive(game: Game) -> bool:
-    """Tell whether one player can win alone; ratings and scores mean nothing for players who win together."""
-    return any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
 
 
 def free_roles(game: Game) -> list[str]:

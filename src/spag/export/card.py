@@ -20,10 +20,10 @@ from spag.algorithms.settings import TeacherSettings
 from spag.config.schema import RunConfig
 from spag.engines.players import Kind
 from spag.evaluation.arena.standings import NOTE
-from spag.evaluation.warnings import is_competitive
 from spag.export.markdown import Markdown, cell, code, figure, table
 from spag.export.metadata import ExportSource, card_data, license_of
 from spag.export.training import ancestry, has_games, listed, names_games, phases_of, settings_table, trained_games
+from spag.games.base import is_competitive
 from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
 from spag.report.arena_tables import pair_table, rating_table, role_table

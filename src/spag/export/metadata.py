@@ -10,9 +10,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_fr
 from yaml import YAMLError
 
 from spag.core.errors import ModelError
-from spag.evaluation.warnings import is_competitive
 from spag.export.training import ancestry, trained_games
-from spag.games.base import Game
+from spag.games.base import Game, is_competitive
 from spag.games.registry import settings_of
 from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
 from spag.models.refusals import described, library_errors

@@ -268,6 +268,11 @@ def outcome_map(*outcomes: Outcome) -> Mapping[str, Outcome]:
     return {outcome.name: outcome for outcome in outcomes}
 
 
+def is_competitive(game: Game) -> bool:
+    """Tell whether one player can win alone; ratings and scores mean nothing for players who win together."""
+    return any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
+
+
 def explain(game: Game, episode: Episode) -> Explanation:
     """Explain the recorded outcome of ``episode``, else the judge's. Raises ``DataError`` for one of another game."""
     found = game.replay(episode.task, episode.history, episode.seed or 0)

@@ -6,8 +6,7 @@ from typing import Any
 
 from spag.engines.players import is_local
 from spag.evaluation.arena.paired import compared
-from spag.evaluation.warnings import is_competitive
-from spag.games.base import Game
+from spag.games.base import Game, is_competitive
 from spag.report.cells import Cell, Table, interval, oriented, p_value, rate_cell, signed, unsigned
 from spag.report.html import spaced
 

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from spag.engines.players import CONSTANT
-from spag.evaluation.warnings import arena_warnings, is_competitive
-from spag.games.base import Game
+from spag.evaluation.warnings import arena_warnings
+from spag.games.base import Game, is_competitive
 from spag.report.arena_tables import last_model
 from spag.report.cells import interval, oriented, p_text
 

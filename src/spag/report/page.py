@@ -10,8 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from spag.core.errors import SpagError
-from spag.evaluation.warnings import is_competitive
-from spag.games.base import Game
+from spag.games.base import Game, is_competitive
 from spag.games.registry import DEFAULT, get
 from spag.report import charts, curves, run_tables
 from spag.report.arena_tables import change_table, pair_table, role_table

@@ -264,8 +264,9 @@ class RunFolder:
     def exact_figures(self, game: Game) -> Json:
         """Return the arena's exact metrics of a solved game, by model; empty for another game or other settings."""
         arena = self.arena
-        is_same = arena and arena["game"] == game.name and arena["settings"].items() <= settings_of(game).items()
-        return dict(arena["exact_metrics"]) if arena and is_same else {}
+        if not arena or arena["game"] != game.name or not arena["settings"].items() <= settings_of(game).items():
+            return {}
+        return dict(arena["exact_metrics"])
 
     @cached_property
     def arena(self) -> Json | None:

@@ -23,7 +23,7 @@ from spag.games.base import Explanation, explain
 from spag.report.html import capital
 from spag.runs.reading import RunFolder
 from spag.runs.records import games_of
-from spag.web.security import SESSION_COOKIE, cookie_name
+from spag.web.security import SESSION_COOKIE, cookie_of, set_cookie
 from spag.web.sessions import LONGEST_UTTERANCE, Session, WebMatch, draw_task, informed_roles
 from spag.web.site import Site, TheSite, form_of, is_swap
 
@@ -35,7 +35,7 @@ router = APIRouter(default_response_class=HTMLResponse)
 
 def session_of(request: Request, site: TheSite) -> Session | None:
     """Dependency: the visitor's session, if any."""
-    return site.sessions.find(request.cookies.get(cookie_name(SESSION_COOKIE, request), ""))
+    return site.sessions.find(cookie_of(request, SESSION_COOKIE))
 
 
 TheSession = Annotated[Session | None, Depends(session_of)]
@@ -73,10 +73,9 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
         return _lobby(request, site, session, 422, str(error))
     [other] = {*run.game.roles} - {role}
     match = WebMatch(run.game, state, role, opponent, site.models, _sampling(run, other), site.reply_limit_s)
-    cookie, is_secure = cookie_name(SESSION_COOKIE, request), request.url.scheme == "https"
-    name = site.sessions.add(request.cookies.get(cookie, ""), match)
+    name = site.sessions.add(cookie_of(request, SESSION_COOKIE), match)
     answer = RedirectResponse(f"/play/{match.id}", 303)
-    answer.set_cookie(cookie, name, httponly=True, samesite="strict", secure=is_secure)
+    set_cookie(answer, request, SESSION_COOKIE, name)
     return answer
 
 

@@ -20,7 +20,7 @@ from spag.web import queries
 from spag.web.figures import phases_of, step_columns, step_rows
 from spag.web.index import MOST_LINES
 from spag.web.queries import LONGEST_NAME, NOBODY, GameFilter
-from spag.web.security import LOGIN, TOKEN_COOKIE, cookie_name
+from spag.web.security import LOGIN, TOKEN_COOKIE, set_cookie
 from spag.web.site import TheSite, form_of, is_swap, site_of
 
 LATEST = 8
@@ -184,8 +184,7 @@ async def login(request: Request, site: TheSite) -> Response:
         await asyncio.sleep(_WRONG_TOKEN_S)
         return site.page(request, "login.html", 403, run="", error="That is not the token.")
     answer = RedirectResponse("/", 303)
-    name, is_secure = cookie_name(TOKEN_COOKIE, request), request.url.scheme == "https"
-    answer.set_cookie(name, site.access.cookie, httponly=True, samesite="strict", secure=is_secure)
+    set_cookie(answer, request, TOKEN_COOKIE, site.access.cookie)
     return answer
 
 

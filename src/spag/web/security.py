@@ -54,7 +54,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def cookie_name(kind: str, request: HTTPConnection) -> str:
+def cookie_of(request: HTTPConnection, kind: str) -> str:
+    """Return the value of a visitor's cookie, or an empty text."""
+    return str(request.cookies.get(_cookie_name(request, kind), ""))
+
+
+def set_cookie(answer: Response, request: HTTPConnection, kind: str, value: str) -> None:
+    """Let a visitor's browser send a cookie back, to this site and never to scripts."""
+    is_secure = request.url.scheme == "https"
+    answer.set_cookie(_cookie_name(request, kind), value, httponly=True, samesite="strict", secure=is_secure)
+
+
+def _cookie_name(request: HTTPConnection, kind: str) -> str:
     """Return a cookie's name at the port that was asked: a browser sends the cookies of a host to all of its ports."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"{kind}_{port}" if port.isdecimal() else kind
@@ -100,8 +111,7 @@ class Access:
         scheme, _, offered = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.is_token(offered.strip()):
             return True
-        offered = request.cookies.get(cookie_name(TOKEN_COOKIE, request), "")
-        return hmac.compare_digest(offered.encode(), self.cookie.encode())
+        return hmac.compare_digest(cookie_of(request, TOKEN_COOKIE).encode(), self.cookie.encode())
 
 
 @dataclass(frozen=True)
