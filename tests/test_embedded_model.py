@@ -1,45 +1,14 @@
-"""The embedded language model for real: loading, playing, being killed, training. Slow."""
+"""The embedded language model for real: loading and training. Slow."""
 
 import json
-import signal
-import time
-from dataclasses import replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-import forked
-from scripted_run import WORDS
-from spag.core.episodes import Episode, TrainingSample
-from spag.storage.episodes import read_episodes
+from spag.core.episodes import TrainingSample
 
 pytestmark = [pytest.mark.long, pytest.mark.model]
 MODEL = "smollm2-135m"
-SETTINGS = (
-    "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=2",
-    "spag.sampling.max_new_tokens=6",
-)  # fmt: skip
-
-
-def play(words: Path, output: Path) -> BaseProcess:
-    chosen = [part for setting in SETTINGS for part in ("--set", setting)]
-    return forked.start(forked.run_command, "play", MODEL, "--words", str(words), *chosen, "--output", str(output))
-
-
-def by_id(path: Path) -> dict[str, Episode]:
-    return {episode.id: episode for episode in read_episodes(path)}
-
-
-def without_logprobs(episodes: dict[str, Episode]) -> dict[str, Episode]:
-    without = {"logprobs": None, "sampling_logprobs": None}
-    return {
-        name: replace(e, history=tuple(replace(said, **without) for said in e.history)) for name, e in episodes.items()
-    }
-
-
-def logprobs_of(episodes: dict[str, Episode]) -> list[float]:
-    return [logprob for name in sorted(episodes) for said in episodes[name].history for logprob in said.logprobs or ()]
 
 
 def test_the_gguf_becomes_a_plain_folder() -> None:
@@ -58,29 +27,6 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
     }
     text = tokenizer.decode(encode_prompt(tokenizer, "Hello", PromptStyle.CHAT))
     assert text.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
-
-
-def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    words = tmp_path / "words.txt"
-    words.write_text("".join(f"{word}\n" for word in WORDS[:4]))
-    assert forked.end(play(words, tmp_path / "whole.jsonl")) == 0
-    killed = tmp_path / "killed.jsonl"
-    process = play(words, killed)
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and (not killed.exists() or killed.read_bytes().count(b"\n") < 2):
-        time.sleep(0.05)
-    process.kill()
-    assert forked.end(process) == -signal.SIGKILL
-    before = by_id(killed)
-    assert 2 <= len(before) < 4
-    assert forked.end(play(words, killed)) == 0
-    resumed, whole = by_id(killed), by_id(tmp_path / "whole.jsonl")
-    assert without_logprobs(resumed) == without_logprobs(whole)  # every word, token, outcome and seed
-    assert logprobs_of(resumed) == pytest.approx(
-        logprobs_of(whole), abs=1e-3
-    )  # the last digits depend on what shared the batch
-    assert killed.read_bytes().count(b"\n") == len(by_id(killed))
-    assert before.items() <= by_id(killed).items()
 
 
 def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> None:

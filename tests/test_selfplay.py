@@ -1,13 +1,17 @@
 """Many games in flight: the same games whatever the engine's order, batch size or interruptions."""
 
 import random
+import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
+import forked
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, EngineError, RunError
@@ -18,6 +22,7 @@ from spag.engines.base import Completion, Engine, Player, Request, Sampling
 from spag.engines.players import PlayerConfig
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.types import TabooOutcome
+from spag.games.taboo.words import shipped_words
 from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
 from spag.rollout.matchmaking import pairings
 from spag.rollout.runner import GameSpec, PlayStats, play, play_together
@@ -243,6 +248,42 @@ def test_a_cut_prompt_and_unknown_tokens_are_recorded(tmp_path: Path) -> None:
     ]
     assert {(said.role, said.unknown_token) for said in read.history} == {("attacker", None), ("defender", True)}
     assert (stats.unknown_tokens, stats.utterances) == (len(read.history) // 2, len(read.history))
+
+
+def play_command(model: Path, words: Path, output: Path) -> BaseProcess:
+    options = ("model.dtype=float32", "model.device=cpu", "game.max_turns=2", "spag.sampling.max_new_tokens=12")
+    chosen = [part for option in options for part in ("--set", option)]
+    return forked.start(forked.run_command, "play", str(model), "--words", str(words), *chosen, "--output", str(output))
+
+
+@pytest.mark.long
+def test_games_of_a_model_survive_kill_9(tmp_path: Path, model_folder: Path) -> None:
+    words, whole, killed = tmp_path / "words.txt", tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
+    words.write_text("".join(f"{word}\n" for word in shipped_words()[:60]))
+    assert forked.end(play_command(model_folder, words, whole)) == 0
+    process = play_command(model_folder, words, killed)
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and (not killed.exists() or killed.read_bytes().count(b"\n") < 2):
+        time.sleep(0.001)
+    process.kill()
+    assert forked.end(process) == -signal.SIGKILL
+    before = by_id(read_episodes(killed, torn_ok=True))
+    assert 2 <= len(before) < len(by_id(read_episodes(whole)))
+    assert forked.end(play_command(model_folder, words, killed)) == 0
+    resumed = by_id(read_episodes(killed))
+    assert before.items() <= resumed.items()
+    assert texts_of(resumed) == texts_of(by_id(read_episodes(whole)))
+
+
+def texts_of(episodes: Mapping[str, Episode]) -> dict[str, object]:
+    """Return every word, token, outcome and seed. Log-probabilities differ in the last digits with what shared a
+    batch.
+    """
+    without = {"logprobs": None, "sampling_logprobs": None}
+    return {
+        name: replace(game, history=tuple(replace(said, **without) for said in game.history))
+        for name, game in episodes.items()
+    }
 
 
 @pytest.mark.slow

@@ -215,23 +215,16 @@ def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
 )  # torch's launcher leaves its log files open
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("options", "shared", "launched"),
+    ("options", "launched"),
     [
-        (("reinforce.opponents={self: 1, start: 1}",), "fsdp", True),
-        (("reinforce.lora={rank: 2}",), "fsdp", False),
         # the first process alone saves a snapshot, and all meet it in the next step
-        (
-            ("reinforce.opponents={snapshot: 1}", "reinforce.snapshot_every=1", "reinforce.save_steps=9"),
-            "replicas",
-            False,
-        ),
+        (("reinforce.opponents={self: 1, start: 1, snapshot: 1}", "reinforce.snapshot_every=1"), True),
+        (("reinforce.lora={rank: 2}",), False),
     ],
-    ids=["weights", "adapter", "snapshots"],
+    ids=["weights", "adapter"],
 )
-def test_two_processes_do_what_one_does(
-    model: Path, tmp_path: Path, options: tuple[str, ...], shared: str, launched: bool
-) -> None:
-    """Each plays and trains its share; the model is that of one process. Adapters by role: test_per_role.py."""
+def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tuple[str, ...], launched: bool) -> None:
+    """Each plays and trains its share; the model is that of one process. Replicas: test_per_role.py."""
     some = [
         *PLAIN,
         "reinforce.steps=2",
@@ -242,9 +235,9 @@ def test_two_processes_do_what_one_does(
         "reinforce.save_steps=2",
         *options,
     ]
-    alone, together = config_for(model, *some), config_for(model, *some, f"reinforce.parallel={shared}")
+    alone, together = config_for(model, *some), config_for(model, *some, "reinforce.parallel=fsdp")
     if launched:
-        train_here(config_for(model, *some, f"reinforce.parallel={shared}", "reinforce.processes=2"), tmp_path / "two")
+        train_here(config_for(model, *some, "reinforce.parallel=fsdp", "reinforce.processes=2"), tmp_path / "two")
         train_here(alone, tmp_path / "one")
     else:
         train_in_pair(together, tmp_path / "two")

@@ -25,7 +25,7 @@ from spag.core.types import Split, Utterance
 from spag.games.base import Game
 from spag.models.tokens import shared_length
 from spag.runs.teachers import BOT_GAMES, bot_games, teacher_file, teacher_path
-from spag.storage.episodes import is_file_of_samples, raw_rows, read_episodes, read_samples, read_sft
+from spag.storage.episodes import is_file_of_samples, read_episodes, read_samples, read_sft
 
 _PIECES = re.compile(r" ?[^\W\d_]+|\d| ?[^\w\s]+|\s+(?!\S)|\s|_")
 """Words, digits and marks, used as tokens: SmolLM2's tokenizer gives 0 to 9 % more tokens for the shipped games."""
@@ -99,12 +99,12 @@ def _finished(game: Game) -> list[tuple[Episode, bool]]:
 
 def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> Work:
     """Return the work of a phase that learns from files and bots; samples are counted on part of the games."""
-    rows, samples = 0, list[TrainingSample]()
+    samples: list[TrainingSample] = []
     sources: list[tuple[int, list[TrainingSample], int]] = []  # how many games; how many of them are counted
     for source in settings.episodes:
         path, most = teacher_file(source, game), ceil(COUNTED / len(settings.episodes))
         if path is not None and is_file_of_samples(path):
-            rows, samples = rows + sum(1 for _ in raw_rows(path)), [*samples, *read_samples(path)]
+            samples.extend(read_samples(path))
             continue
         if path is None:
             count = settings.max_episodes or BOT_GAMES
@@ -119,6 +119,7 @@ def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> W
     total = sum(count for count, _, _ in sources)
     used = min(total, settings.max_episodes or total)
     found = sum(count * len(credited) / counted for count, credited, counted in sources if counted)
+    rows = len(samples)
     samples.extend(chain.from_iterable(credited for _, credited, _ in sources))
     return _offline(settings, samples, rows + round(used / max(total, 1) * found), used)
 
