@@ -266,6 +266,12 @@ def test_a_moving_reference_without_a_kl_term_is_refused() -> None:
     assert ReinforceSettings(reference={"ema": 0.02}, kl_coef_end=0.1).needs_reference
 
 
+def test_snapshots_that_no_step_can_meet_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"kept after step 20 of 20: none is ever met; set snapshot_every to fewer"):
+        ReinforceSettings(opponents={"self": 1, "snapshot": 1}, steps=20)
+    assert ReinforceSettings(opponents={"self": 1, "snapshot": 1}, steps=20, snapshot_every=19).steps == 20
+
+
 def test_evaluations_need_an_opponent() -> None:
     with pytest.raises(ValueError, match="at least 1 item"):
         ReinforceSettings(evaluation_opponents=[])

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_run import PHASE, config_for, run_here, train_here
+import torch
+from safetensors.torch import load_file
+from tiny_run import PHASE, config_for, run_here, train_here, weights_of
 
 from spag.learning.step_figures import CollapseWatch
 from spag.storage.manifest import Manifest
@@ -19,6 +21,7 @@ STEPS = (
     "reinforce.save_steps=100",
     "arena.tasks=1",
 )
+FOLLOWS = "reinforce.reference={every: 2}"
 ILLEGAL = "player_0 of kuhn_poker: 100 % of games end with its breaking the rules, at first 100 %"
 ALIKE = "player_0 of kuhn_poker: 100 % of samples have no advantage and teach nothing"
 
@@ -57,13 +60,20 @@ def test_a_run_that_stops_before_its_first_snapshot_has_an_arena_all_the_same(
     assert one == pytest.approx(other)
 
 
-@pytest.mark.parametrize("entropy_coef", [0.01, 0.0])
-def test_games_that_all_end_alike_have_no_advantage(model_folder: Path, tmp_path: Path, entropy_coef: float) -> None:
-    """Every game costs 2, and so is the baseline from the first step on. Without a bonus nothing is trained then. The
-    run is only warned.
+@pytest.mark.parametrize(
+    ("entropy_coef", "more"),
+    [(0.01, []), (0.0, []), (0.0, ["reinforce.kl_coef=0.1"]), (0.0, ["reinforce.kl_coef=0.1", FOLLOWS])],
+)
+def test_games_that_all_end_alike_have_no_advantage(
+    model_folder: Path, tmp_path: Path, entropy_coef: float, more: list[str]
+) -> None:
+    """Every game costs 2, and so is the baseline from the first step on. Without a bonus nothing is trained then: the
+    KL of a policy to itself has no gradient. The run is only warned.
     """
-    options = "reinforce.steps=9", f"reinforce.entropy_coef={entropy_coef}"
+    options = "reinforce.steps=9", f"reinforce.entropy_coef={entropy_coef}", *more
     train_here(config_for(model_folder, *STEPS, *options), tmp_path)
+    before, after = load_file(model_folder / "model.safetensors"), weights_of(tmp_path)
+    assert all(torch.equal(before[name], weight) for name, weight in after.items()) == (entropy_coef == 0)
     assert steps_of(tmp_path) == [*range(1, 10)]
     assert "stopped" not in Manifest.open(tmp_path).stages[f"{PHASE}/train"]["results"]
     rows = [json.loads(line) for line in (tmp_path / PHASE / "metrics.jsonl").read_text().splitlines()]

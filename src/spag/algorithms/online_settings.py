@@ -186,6 +186,14 @@ class OnlineSettings(UpdateSettings):
             raise ValueError("reference moves the policy that the KL term pulls to, and kl_coef is 0; set kl_coef")
         return self
 
+    @model_validator(mode="after")
+    def _met_snapshots(self) -> "OnlineSettings":
+        every = self.keeps_snapshots_every or 0
+        if SNAPSHOT in self.opponents and every >= self.steps > 1:  # one step is a trial
+            what = f"opponents has {SNAPSHOT}, and the first one is kept after step {every} of {self.steps}"
+            raise ValueError(f"{what}: none is ever met; set snapshot_every to fewer than steps")
+        return self
+
     @field_validator("opponents")
     @classmethod
     def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:

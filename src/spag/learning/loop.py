@@ -187,7 +187,10 @@ class Loop:
         policy, needs, groups = self.policy, self.algorithm.needs, ("sft", "other", *self.phase.roles)
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.phase.roles)
         unreadable = len(samples) - len(encoded)
-        needed = needs.reference or needs.entropy  # else a sample without an advantage has no gradient
+        rewarded = any(sample.reward for sample in encoded)
+        # A policy's KL to itself has no gradient but rounding errors, which AdamW would turn into full steps.
+        penalised = policy.reference is not None and (rewarded or not policy.is_its_reference())
+        needed = penalised or needs.entropy  # else a sample without an advantage has no gradient
         encoded = [sample for sample in encoded if sample.weight and (sample.reward or needed)]
         self.samples_seen += len(encoded)
         data = self._data(merge_equal(encoded, by_advantage=online.clips))

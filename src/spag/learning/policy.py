@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, broadcast_object_list, disable_fsdp_ram_efficient_loading
+from accelerate.utils import (
+    DistributedType,
+    broadcast_object_list,
+    disable_fsdp_ram_efficient_loading,
+    gather_object,
+)
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -94,12 +99,25 @@ class Reference(WeightCopy):
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
+        with self._in_memory(), super().in_place():
+            yield
+
+    @contextmanager
+    def _in_memory(self) -> Iterator[None]:
         if self._file is not None:
             self.values = torch.load(f"/dev/fd/{self._file.fileno()}", mmap=True, weights_only=True)
-        with super().in_place():
-            yield
+        yield
         if self._file is not None:
             self.values = []
+
+    @torch.no_grad()
+    def equals_policy(self) -> bool:
+        """Return whether the trained weights of this process are those of the reference."""
+        with self._in_memory():
+            return all(
+                torch.equal(*(one.to_local() if isinstance(one, DTensor) else one for one in pair))
+                for pair in zip(self.values, (weight.detach() for weight in self.weights), strict=True)
+            )
 
     def after_step(self, step: int) -> bool:
         """Update the reference after ``step`` as the settings require; return whether it changed."""
@@ -137,6 +155,10 @@ class TrainedPolicy:
         trained = [weight for weight in bare.parameters() if weight.requires_grad]
         self.reference = Reference(trained, online.reference, phase.output) if online and needs_reference else None
         self.average = WeightCopy(trained) if online and online.average_decay else None
+
+    def is_its_reference(self) -> bool:
+        """Return whether the policy equals its reference, the same on every process. Every process must call it."""
+        return self.reference is not None and all(gather_object([self.reference.equals_policy()]))
 
     def as_engines_load_it(self, output: Path) -> str:
         """Return the folder or name for engines to load: the start model, or new adapters, which are written first."""
