@@ -8,7 +8,7 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM
 
 from spag.config.schema import ModelConfig
-from spag.evaluation.exact_metrics import move_probabilities, score_model
+from spag.evaluation.exact_metrics import figures_of, move_probabilities
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.models import scoring
 from spag.models.loading import load_model, load_tokenizer
@@ -99,7 +99,10 @@ def test_probabilities_of_moves(model_folder: Path) -> None:
 
 
 def test_scores_of_a_model(model_folder: Path) -> None:
-    scores = score_model(ModelConfig(name=str(model_folder), dtype="float32"), GAME)
+    counts: list[int] = []
+    found = move_probabilities(ModelConfig(name=str(model_folder), dtype="float32"), GAME, counts.append)
+    assert sum(counts) == 24  # two moves in each of twelve situations
+    scores = figures_of(found, GAME)
     assert set(scores) == {"exploitability", "player_0_worst_case", "player_1_worst_case", "legal_mass"}
     assert 0 < scores["exploitability"] < 1
     assert scores["exploitability"] == pytest.approx(

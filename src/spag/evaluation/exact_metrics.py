@@ -1,7 +1,7 @@
 """A model's policy in a solved game, computed from its probabilities instead of played games, and its exact metrics."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -31,7 +31,13 @@ class MoveProbabilities:
         return MoveProbabilities({**self.policy, **other.policy}, {**self.legal_mass, **other.legal_mass})
 
 
-def move_probabilities(model: ModelConfig, game: SolvedGame) -> MoveProbabilities:
+OnScored = Callable[[int], object]
+"""Told how many more moves have been scored."""
+
+
+def move_probabilities(
+    model: ModelConfig, game: SolvedGame, on_scored: OnScored = lambda count: None
+) -> MoveProbabilities:
     """Return the policy of ``model`` at every decision of ``game``. Raises the errors of loading a model."""
     from spag.models.loading import fastest_dtype, load_model, load_tokenizer  # noqa: PLC0415 - imports torch
 
@@ -42,7 +48,8 @@ def move_probabilities(model: ModelConfig, game: SolvedGame) -> MoveProbabilitie
     for name in dict.fromkeys(names.values()):
         tokenizer = load_tokenizer(name, trust_remote_code=trusted)
         weights = load_model(name, dtype=dtype, device=model.device, trust_remote_code=trusted)
-        found |= probabilities_of(weights, tokenizer, style, game, [role for role in game.roles if names[role] == name])
+        roles = [role for role in game.roles if names[role] == name]
+        found |= probabilities_of(weights, tokenizer, style, game, roles, on_scored)
     return found
 
 
@@ -52,6 +59,7 @@ def probabilities_of(
     style: PromptStyle,
     game: SolvedGame,
     roles: Collection[str],
+    on_scored: OnScored = lambda count: None,
 ) -> MoveProbabilities:
     """Return the policy of a loaded model at every decision of ``roles``."""
     from spag.models.scoring import completion_logprobs  # noqa: PLC0415 - imports torch
@@ -60,18 +68,13 @@ def probabilities_of(
     decisions = [decision for decision in game.decisions() if decision.observation.role in roles]
     prompts = [encode_prompt(tokenizer, game.prompt(decision.observation), style) for decision in decisions]
     moves = [[as_reply(move, style) for move in decision.moves] for decision in decisions]
-    scored = completion_logprobs(weights, tokenizer, prompts, moves, style)
+    scored = completion_logprobs(weights, tokenizer, prompts, moves, style, on_scored)
     for decision, logprobs in zip(decisions, scored, strict=True):
         likeliest = max(logprobs)
         shares = [math.exp(logprob - likeliest) for logprob in logprobs]
         policy[decision.key] = {move: share / sum(shares) for move, share in zip(decision.moves, shares, strict=True)}
         legal_mass[decision.key] = sum(map(math.exp, logprobs))
     return MoveProbabilities(policy, legal_mass)
-
-
-def score_model(model: ModelConfig, game: SolvedGame) -> dict[str, float]:
-    """Return the game's metrics of the model's policy, and its mean ``legal_mass`` over decisions."""
-    return figures_of(move_probabilities(model, game), game)
 
 
 def figures_of(found: MoveProbabilities, game: SolvedGame) -> dict[str, float]:

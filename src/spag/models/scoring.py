@@ -1,6 +1,6 @@
 """Log-probabilities of whole replies under a model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -27,10 +27,12 @@ def completion_logprobs(
     prompts: Sequence[Sequence[int]],
     completions: Sequence[Sequence[str]],
     style: PromptStyle = PromptStyle.PLAIN,
+    on_scored: Callable[[int], object] = lambda count: None,
 ) -> list[list[float]]:
     """Return each prompt's completions' log-probabilities, at temperature 1: sums over their tokens and the end token.
 
-    Shared prefixes are computed once (``packing.py``), unless the model cannot attend to packed rows.
+    Shared prefixes are computed once (``packing.py``), unless the model cannot attend to packed rows. ``on_scored`` is
+    called with the number of completions after each part of the work.
     """
     end = end_token_id(tokenizer, style)
 
@@ -41,22 +43,27 @@ def completion_logprobs(
     pairs = [(prompt, text) for prompt, texts in zip(prompts, completions, strict=True) for text in texts]
     asked = [([*prompt, *reply_ids(text)], len(prompt)) for prompt, text in pairs]
     order = sorted(range(len(asked)), key=lambda at: asked[at][0])
+    logprobs: list[float] = []
     with torch.inference_mode():
-        scored = dict(zip(order, _logprobs(model, [asked[at] for at in order]), strict=True))
+        for part in _logprobs(model, [asked[at] for at in order]):
+            logprobs += part
+            on_scored(len(part))
+    scored = dict(zip(order, logprobs, strict=True))
     found = iter([scored[at] for at in range(len(asked))])
     return [[next(found) for _ in texts] for texts in completions]
 
 
-def _logprobs(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
-    if not asked or not attends_to_all(model.config, max(len(ids) for ids, _ in asked)):
-        return [_alone(model, *one) for one in asked]
-    rows = list(_rows(asked))
-    tried = [asked[0], asked[len(rows[0]) - 1]]  # the longest distance in one row
-    expected = [_alone(model, *one) for one in tried]
-    with _packed_attention(model):
-        if _agrees(model, tried, expected):
-            return [logprob for row in rows for logprob in _in_one_row(model, row)]
-    return [_alone(model, *one) for one in asked]
+def _logprobs(model: PreTrainedModel, asked: Sequence[Asked]) -> Iterator[list[float]]:
+    """Yield the log-probabilities in order, some at a time."""
+    if asked and attends_to_all(model.config, max(len(ids) for ids, _ in asked)):
+        rows = list(_rows(asked))
+        tried = [asked[0], asked[len(rows[0]) - 1]]  # the longest distance in one row
+        expected = [_alone(model, *one) for one in tried]
+        with _packed_attention(model):
+            if _agrees(model, tried, expected):
+                yield from (_in_one_row(model, row) for row in rows)
+                return
+    yield from ([_alone(model, *one)] for one in asked)
 
 
 def _rows(asked: Sequence[Asked]) -> Iterator[list[Asked]]:

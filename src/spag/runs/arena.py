@@ -8,11 +8,12 @@ from random import Random
 from typing import Any
 
 from spag.config.schema import ModelConfig, RunConfig
+from spag.core.progress import Reporter
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.engines.players import Kind, is_local, kind_of, members_of
 from spag.evaluation.arena.standings import arena_report
-from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities, score_model
+from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities
 from spag.games.base import Game, SolvedGame
 from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
 from spag.rollout.matchmaking import match_specs, pairings
@@ -35,26 +36,39 @@ def play_arena(
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
     play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
     results = arena_report(read_episodes(path), setup.game, list(entrants))
-    results["exact_metrics"] = exact_metrics(entrants, setup.game)
+    results["exact_metrics"] = exact_metrics(entrants, setup.game, setup.reporter)
     write_json(folder / "results.json", results)
     return results
 
 
-def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game) -> dict[str, dict[str, float]]:
+def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game, reporter: Reporter) -> dict[str, dict[str, float]]:
     """Return the exact metrics of each local model's policy, if the game is solved; nothing for other players.
 
     A mixture has metrics if the game records the player's earlier moves at each decision.
     """
     if not isinstance(game, SolvedGame):
         return {}
-    mixes = all(decision.own is not None for decision in game.decisions())
-    found = {}
-    for name, model in entrants.items():
-        if is_local(model.name):
-            found[name] = score_model(model, game)
-        elif kind_of(model.name) is Kind.MIXTURE and mixes:
-            policies = [move_probabilities(member, game) for member in members_of(model)]
-            found[name] = figures_of(mixture_of(policies, game), game)
+    decisions = game.decisions()
+    mixes = all(decision.own is not None for decision in decisions)
+    scored = {
+        name: members_of(model)
+        for name, model in entrants.items()
+        if is_local(model.name) or (mixes and kind_of(model.name) is Kind.MIXTURE)
+    }
+    if not scored:
+        return {}
+    done, found = 0, {}
+    moves = sum(len(decision.moves) for decision in decisions) * sum(map(len, scored.values()))
+    with reporter.track("exact metrics: moves", moves) as tracker:
+
+        def add(count: int) -> None:
+            nonlocal done
+            done += count
+            tracker.update(done)
+
+        for name, members in scored.items():
+            policies = [move_probabilities(member, game, add) for member in members]
+            found[name] = figures_of(mixture_of(policies, game) if len(policies) > 1 else policies[0], game)
     return found
 
 
