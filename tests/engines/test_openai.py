@@ -3,7 +3,7 @@ are cut to milliseconds; how long they are otherwise is the ``openai`` package's
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any
 
@@ -16,6 +16,7 @@ from spag.engines.base import Completion, FinishReason, Request, Sampling
 from spag.engines.openai.engine import OpenAIEngine
 from spag.engines.pricing import Price
 from spag.engines.thread import ModelThread
+from spag.rollout.runner import without_thought
 
 KEY = "sk-secret-0123456789"
 Open = Callable[..., tuple[OpenAIEngine, StubServer]]
@@ -53,7 +54,7 @@ def ask(
     return Request(id_, prompt, Sampling(**sampling), seed, stop)  # type: ignore[arg-type]
 
 
-def answered(message: dict[str, str], reason: str = "stop") -> Answer:
+def answered(message: Mapping[str, str | None], reason: str = "stop") -> Answer:
     """An answer with other fields of its message."""
     body = json.loads(completion(""))
     body["choices"][0] |= {"message": {"role": "assistant", **message}, "finish_reason": reason}
@@ -80,6 +81,15 @@ def test_a_thought_comes_before_the_text(start: Open, message: dict[str, str], t
     engine.submit(ask(stop=("\n",), max_new_tokens=8, thought_tokens=100))
     assert collect(engine)[0].text == text
     assert sent[0]["max_tokens"] == 108 and "stop" not in sent[0]  # a thought may hold a line break
+
+
+def test_a_hidden_thought_that_is_cut_counts_as_one(start: Open) -> None:
+    """OpenAI's own models do not show their thoughts."""
+    for message in ({"content": ""}, {"content": None}, {"content": "", "reasoning": ""}):
+        engine, _ = start(answers(answered(message, "length")))
+        engine.submit(ask(thought_tokens=100))
+        [done] = collect(engine)
+        assert without_thought(done, ask(thought_tokens=100).sampling).finish_reason is FinishReason.THOUGHT
 
 
 def test_without_thinking_the_servers_reasoning_is_left_out(start: Open) -> None:
@@ -222,6 +232,12 @@ def test_temporary_trouble_is_retried_until_it_ends_or_is_too_much(start: Open, 
     with pytest.raises(EngineError, match=r"127\.0\.0\.1.*model tiny.*after 1 retries"):
         engine.poll()
     assert len(server.calls) == 2
+
+
+def test_a_long_reply_may_take_longer(start: Open) -> None:
+    engine, _ = start(answers(Answer(GOOD.body, delay_s=0.5)), timeout_s=0.2, max_retries=0)
+    engine.submit(ask(thought_tokens=200_000))
+    assert collect(engine)[0].text == "yes"
 
 
 @pytest.mark.slow

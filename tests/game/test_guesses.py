@@ -53,9 +53,14 @@ RIGHT = [
     "I know the word! It's gotta be river.",
     "I know the word! It was river all along!",
     "I know the word! River it is!",
+    r"I know the word! It is \boxed{river}!",
+    r"I know the word! It is $\boxed{\text{river}}$.",
+    r"I know the word! \boxed{River}",
 ]
 
 WRONG = [
+    r"I know the word! It is \boxed{lake}!",
+    r"I know the word! It is $\mathbf{lake}$.",
     "I know the word! Is it lake?",
     "I know the word! Could it be a lake?",
     "I know the word! You mean lake.",

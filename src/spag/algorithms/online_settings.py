@@ -150,6 +150,10 @@ class OnlineSettings(UpdateSettings):
         """The opponents of evaluations; empty without evaluations."""
         return self.evaluation_opponents if self.evaluate_every else []
 
+    def evaluates_after(self, step: int) -> bool:
+        """Whether ``step`` ends with an evaluation; so does any that ends the phase early."""
+        return self.evaluate_every is not None and (step % self.evaluate_every == 0 or step == self.steps)
+
     def sampling_of(self, role: str) -> SamplingConfig:
         """Return how the player of ``role`` samples: all alike."""
         return self.sampling

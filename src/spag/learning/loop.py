@@ -140,6 +140,9 @@ class Loop:
             self.policy.average.move(1.0 if step == 1 else 1.0 - online.average_decay)
         if self.policy.reference is not None and self.policy.reference.after_step(step):
             self.cache = LogprobCache()
+        if online.evaluates_after(step):
+            speed = len(samples) / (time.perf_counter() - began)
+            self._show(Unit.STEPS, step - 1, speed, row["loss"], f"evaluating step {step}")
         goes_on = self.source.finish(step, row, samples, self.policy)
         row["step_s"] = time.perf_counter() - began - float(row.get("evaluate_s") or 0.0)
         self._record(row, Unit.STEPS, step, len(samples) / row["step_s"])
@@ -264,9 +267,12 @@ class Loop:
         if self.metrics is not None:
             self.metrics.append(row)
             self.trackers.log(row)
+        self._show(unit, done, speed, row["loss"], self.source.describe())
+
+    def _show(self, unit: Unit, done: int, speed: float, loss: float, detail: str) -> None:
         if self.progress is not None:
             total = self.source.steps if self.online else self.total_updates
-            self.progress(TrainProgress(unit, done, total, speed, row["loss"], self.source.describe()))
+            self.progress(TrainProgress(unit, done, total, speed, loss, detail))
 
     def _save_at(self, done: int) -> None:
         """Save a checkpoint to resume from, every ``save_steps``; at the end, the finished model is saved instead."""

@@ -110,8 +110,7 @@ class SelfplaySource(Source):
         stops = self._stops(step, row)
         if (kept := self.settings.keeps_snapshots_every) and step % kept == 0:
             policy.save(self.player.snapshot_folder(step))
-        every = self.settings.evaluate_every
-        if every is not None and (step % every == 0 or stops or step == self.steps):
+        if self.settings.evaluates_after(step) or (stops and self.settings.evaluate_every):
             self.settle()  # then the engines are free
             self._make_room()
             with self._timed("evaluate_s"), policy.final():

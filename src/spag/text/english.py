@@ -26,15 +26,17 @@ _HOMOGRAPHS = {
     "spelt": "spell", "thought": "think", "wound": "wind", "being": "be",
 }  # fmt: skip
 _IRREGULAR = {
-    "attaches": "attach attache", "awoken": "awake", "axes": "axe ax axis", "bases": "base basis", "bent": "bend",
-    "calves": "calf calve", "gone": "go", "grannies": "granny", "halves": "half halve", "leaves": "leaf leave",
-    "lenses": "lens", "lives": "life live", "loaves": "loaf", "masses": "mass masse", "mimicked": "mimic",
-    "mimicking": "mimic", "nannies": "nanny", "overlying": "overlie", "panicked": "panic", "panicking": "panic",
-    "secreted": "secrete", "secreting": "secrete", "sheaves": "sheaf", "shelves": "shelf shelve", "shied": "shy",
-    "shook": "shake", "singed": "singe", "skies": "sky ski", "slew": "slay", "staves": "staff stave", "swore": "swear",
-    "thieves": "thief", "trod": "tread", "weeds": "weed", "wives": "wife", "won": "win", "worse": "bad",
-    "bigger": "big", "closer": "close", "cooler": "cool", "dimmer": "dim", "fatter": "fat", "flatter": "flat",
-    "further": "far", "hotter": "hot", "sadder": "sad", "thinner": "thin", "wetter": "wet", "clothing": "clothe",
+    "attaches": "attach attache", "awoken": "awake", "axes": "axe ax axis", "bases": "base basis",
+    "bathing": "bath bathe", "bent": "bend", "calves": "calf calve", "ceramics": "ceramic",
+    "diagnoses": "diagnosis diagnose", "gone": "go", "grannies": "granny", "halves": "half halve",
+    "housewives": "housewife", "leaves": "leaf leave", "lenses": "lens", "lives": "life live", "loaves": "loaf",
+    "masses": "mass masse", "mechanics": "mechanic", "mimicked": "mimic", "mimicking": "mimic", "nannies": "nanny",
+    "overlying": "overlie", "panicked": "panic", "panicking": "panic", "secreted": "secrete", "secreting": "secrete",
+    "sheaves": "sheaf", "shelves": "shelf shelve", "shied": "shy", "shook": "shake", "singed": "singe",
+    "skies": "sky ski", "slew": "slay", "staves": "staff stave", "swore": "swear", "thieves": "thief", "trod": "tread",
+    "weeds": "weed", "wives": "wife", "won": "win", "worse": "bad", "bigger": "big", "closer": "close",
+    "cooler": "cool", "dimmer": "dim", "fatter": "fat", "flatter": "flat", "further": "far", "hotter": "hot",
+    "sadder": "sad", "thinner": "thin", "wetter": "wet", "clothing": "clothe",
 }  # fmt: skip
 # "the found", "a cooler": no form of a verb there
 NOUNS_TOO = _HOMOGRAPHS.keys() - {"people", "data"} | {"closer", "cooler", "dimmer"}

@@ -56,6 +56,7 @@ class _Dictionary:
     language: str
     letters: str
     endings: tuple[str, ...]
+    plurals: Mapping[str, str] = field(default_factory=dict)
     short_words: str = ""
     spellings: Mapping[str, str] = field(default_factory=dict)
     capitalised_nouns: bool = False
@@ -77,7 +78,15 @@ class _Dictionary:
 
     def bases(self, token: str) -> frozenset[str]:
         parts = {token, *token.split("'")}  # l'eau
-        return frozenset(base for word in parts for base in (word, *(self.lemmas(word) or self._respelled(word))))
+        bases = {base for word in parts for base in (word, *(self.lemmas(word) or self._respelled(word)))}
+        return frozenset(bases.union(*map(self._singulars, parts)))
+
+    def _singulars(self, word: str) -> set[str]:
+        """Return the nouns whose plural ``word`` is, where the dictionary has only the form of a verb: flores."""
+        nouns = {word.removesuffix(plural) + end for plural, end in self.plurals.items() if word.endswith(plural)}
+        if not self.lemmas(word).isdisjoint({word, *nouns}):
+            return set()
+        return {noun for noun in nouns - {""} if noun in self.lemmas(noun)}
 
     def _respelled(self, word: str) -> set[str]:
         """Return the bases of an unknown word that may have lost its accents."""
@@ -106,9 +115,9 @@ class _Dictionary:
 def lexicon_of(language: str, letters: str, endings: str, **more: Any) -> Lexicon:
     """Return the lexicon of ``language`` from the ``lexicon`` section of its file.
 
-    ``letters``: accented letters that tell words apart; ``endings``: what inflection appends to a word;
-    ``short_words``: the words of one letter; ``spellings``: how a letter is written where a keyboard lacks it (ä: ae).
-    A word that the dictionary lacks may be one without its accents.
+    ``letters``: accented letters that tell words apart; ``endings``: what inflection appends to a word; ``plurals``:
+    their endings and those of the singular; ``short_words``: the words of one letter; ``spellings``: how a letter is
+    written where a keyboard lacks it (ä: ae). A word that the dictionary lacks may be one without its accents.
     """
     of = _Dictionary(language, letters, tuple(endings.split()), **more)
     bases, is_word = lru_cache(maxsize=1 << 17)(of.bases), lru_cache(maxsize=4096)(of.is_word)

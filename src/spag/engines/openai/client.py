@@ -53,15 +53,19 @@ def open_client(base_url: str | None, *, concurrency: int, max_retries: int, tim
         default_headers={"Authorization": f"Basic {b64encode(login).decode()}"} if url.userinfo else None,
         default_query=dict(url.params),
         max_retries=max_retries,
-        timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        timeout=attempt_limits(timeout_s),
         http_client=_HTTPClient(
-            timeout_s,
             str(shown).rstrip("/"),
             max_retries,
             trust_env=not is_local,
             limits=httpx2.Limits(max_connections=concurrency),
         ),
     )
+
+
+def attempt_limits(seconds: float) -> httpx2.Timeout:
+    """Return the limits of an attempt that may take ``seconds``."""
+    return httpx2.Timeout(seconds, connect=CONNECT_TIMEOUT_S)
 
 
 def shown_address() -> str:
@@ -84,20 +88,20 @@ def _without_secrets(url: httpx2.URL) -> httpx2.URL:
 
 
 class _HTTPClient(openai.DefaultAioHttpClient):
-    """The package's aiohttp client with stricter limits: ``timeout_s`` covers a whole attempt, whereas the package's
-    restarts with every byte, and an endpoint that was never reached is not retried. A ``TransportError`` says what
-    happened without the address. Retries are logged with the address as ``shown``.
+    """The package's aiohttp client with stricter limits: a request's timeout covers a whole attempt, whereas the
+    package's restarts with every byte, and an endpoint that was never reached is not retried. A ``TransportError`` says
+    what happened without the address. Retries are logged with the address as ``shown``.
     """
 
-    def __init__(self, timeout_s: float, shown: str, max_retries: int, **options: Any) -> None:
+    def __init__(self, shown: str, max_retries: int, **options: Any) -> None:
         super().__init__(**options)
-        self._timeout_s, self._shown, self._max_retries = timeout_s, shown, max_retries
+        self._shown, self._max_retries = shown, max_retries
         self._reached = False
         self._last_note = float("-inf")
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(request.extensions["timeout"]["read"]):
                 response = await super().send(request, **options)
         except (TimeoutError, aiohttp.ClientError, httpx2.TransportError) as error:
             cause = error.__cause__ if isinstance(error, httpx2.TransportError) else error

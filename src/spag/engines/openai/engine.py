@@ -18,11 +18,12 @@ from anyio.from_thread import start_blocking_portal
 from spag.core.errors import ConfigError, EngineError
 from spag.core.thinking import CLOSE, OPEN
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop
-from spag.engines.openai.client import open_client
+from spag.engines.openai.client import attempt_limits, open_client
 
 MAX_STOPS = 4  # limit of the protocol; the rest is cut here
 MAX_CHARS_PER_TOKEN = 64  # the tail of a longer reply is dropped
 MAX_MESSAGE_CHARS = 300  # of a server's message in an error
+TOKENS_IN_TIME = 1024  # of a reply that ``timeout_s`` is meant for
 FIXES = {
     401: "; check OPENAI_API_KEY",
     403: "; check what OPENAI_API_KEY may use",
@@ -31,7 +32,8 @@ FIXES = {
 
 
 class OpenAIEngine:
-    """Satisfies ``Engine``. An attempt may take ``timeout_s`` seconds, and is retried ``max_retries`` times.
+    """Satisfies ``Engine``. An attempt may take ``timeout_s`` seconds, in proportion more if its reply may have more
+    than ``TOKENS_IN_TIME`` tokens, as those with thoughts may; it is retried ``max_retries`` times.
 
     Raises ``ConfigError`` if the address or the key is missing or malformed. The first request that fails for good ends
     the engine: ``poll`` returns what is finished, then raises ``EngineError``, and no queued request is sent.
@@ -49,7 +51,7 @@ class OpenAIEngine:
         if concurrency < 1:
             raise ConfigError(f"concurrency is {concurrency}; give 1 or more")
         self.concurrency = concurrency
-        self._model = model
+        self._model, self._timeout_s = model, timeout_s
         self._client = open_client(base_url, concurrency=concurrency, max_retries=max_retries, timeout_s=timeout_s)
         self._done: SimpleQueue[Future[Completion] | None] = SimpleQueue()
         self._in_flight = 0
@@ -119,11 +121,12 @@ class OpenAIEngine:
 
     async def _ask(self, request: Request) -> Any:
         """Return the raw successful response. The package retries transient failures."""
+        seconds = self._timeout_s * max(1.0, request.sampling.most_tokens / TOKENS_IN_TIME)
         while True:
             answered, limit_name = self._answered, self._limit_name
             try:
                 return await self._client.chat.completions.with_raw_response.create(
-                    **_arguments(self._model, request, limit_name)
+                    **_arguments(self._model, request, limit_name), timeout=attempt_limits(seconds)
                 )
             except openai.BadRequestError as error:
                 refused = "max_completion_tokens" in error.message or (
@@ -182,7 +185,7 @@ def _read_reply(response: Any, request: Request) -> Completion:
     if not is_valid:
         raise ValueError(f"the reply is not a chat completion: {response.text}")
     thinking = request.sampling.thinking
-    text = _with_thought(choice.message, text) if thinking else text
+    text = _with_thought(choice, text) if thinking else text
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.most_tokens]
     kept = kept.encode(errors="replace").decode()  # half a character, as JSON may hold, could not be stored
     if (cut := text_before_stop(kept, request.stop, thinking=thinking)) is not None:
@@ -196,13 +199,13 @@ def _read_reply(response: Any, request: Request) -> Completion:
     return Completion(request.id, request.sampling.trim(kept), reason, *tokens)
 
 
-def _with_thought(message: Any, text: str) -> str:
+def _with_thought(choice: Any, text: str) -> str:
     """Return a reply with its thought between marks, even if the server has moved it out of the text."""
-    fields = (getattr(message, name, None) for name in ("reasoning_content", "reasoning"))  # vLLM's, DeepSeek's
-    thought = next((field for field in fields if field), None)
-    if not isinstance(thought, str):
-        return text
-    return f"{OPEN}{thought}{CLOSE}{text}" if text else f"{OPEN}{thought}"
+    fields = (getattr(choice.message, name, None) for name in ("reasoning_content", "reasoning"))  # vLLM's, DeepSeek's
+    thought = next((field for field in fields if field and isinstance(field, str)), "")
+    if not text and (thought or choice.finish_reason == "length"):
+        return OPEN + thought  # cut; OpenAI's own models do not show it
+    return f"{OPEN}{thought}{CLOSE}{text}" if thought else text
 
 
 def _retries_taken(error: openai.APIError) -> int:

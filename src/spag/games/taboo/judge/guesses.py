@@ -36,7 +36,7 @@ _STARS_INSIDE = re.compile(r"\*(?<=[^\W_]\*)\**(?=[^\W_])")
 _QUOTE = re.compile(r"[`*\"'_~](?:(?<=[`*\"])[`*\"]*|(?<![^\W_].)['_~]*|['_~]*(?![^\W_]))")
 _QUOTES = re.compile(r'"{2,}')
 _SPACES = re.compile(r"[^\S\n](?:(?<! )[^\S\n]*|[^\S\n]+)")  # any but single spaces
-_ESCAPED_MARK = re.compile(r"\\(?=[\"'`*_])")
+_LATEX = re.compile(r"\\(?=[\"'`*_])|\$?\\[a-z]{2,20}(?=\{)")  # \* and $\boxed{
 _SPELLED = re.compile(r"[^\W_](?:[ \-.,]{1,3}[^\W_](?![^\W_])){2,}")
 _OPENING = ' !?.,;:-—–=>([{\n"¡¿'  # may separate an announcement from a bare word
 _MOST = 20  # announcements, and clauses after one, looked at in one utterance
@@ -98,7 +98,7 @@ def _first_guess(folded: str, target: Target, grammar: Grammar, *, by_defender: 
 
 def _tidy(folded: str) -> str:
     """Make every quoting and emphasis mark a double quote, drop marks inside words, and single the spaces."""
-    text = _QUOTE.sub('"', _STARS_INSIDE.sub("", _ESCAPED_MARK.sub("", without_tags(folded))))
+    text = _QUOTE.sub('"', _STARS_INSIDE.sub("", _LATEX.sub("", without_tags(folded))))
     text = _SPACES.sub(" ", text)
     return (_QUOTES.sub('"', text) if '""' in text else text).strip()
 
