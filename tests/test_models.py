@@ -1,6 +1,8 @@
 """Finding and loading models: local folders, adapters, clear refusals, tokens of prompts."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from spag.core.errors import ConfigError, ModelError
-from spag.models.finding import cache_folder, described_model, resolve_model
+from spag.models.finding import adapter_base, cache_folder, described_model, resolve_model
 from spag.models.gguf import _move_unless_there
 from spag.models.loading import fastest_dtype, load_model, load_tokenizer, save_model
 from spag.models.tokens import PromptStyle, encode_prompt, end_token_id, stop_token_ids
@@ -79,6 +81,33 @@ def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkey
         with pytest.raises(ModelError, match=r"elsewhere/tiny\.gguf: transformers cannot load this GGUF file"):
             resolve_model(str(copy))
     assert [*converted.parent.iterdir()] == [converted]
+
+
+def test_the_base_of_an_adapter_is_found_where_both_were_moved(tmp_path: Path) -> None:
+    def write(file: Path, **config: object) -> Path:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(config))
+        return file.parent
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    for base in ("models/llama", "runs/mine/1-imitation/checkpoint"):
+        write(old / base / "config.json")
+        adapter = f"runs/mine/2-{Path(base).name}/checkpoint"
+        write(old / adapter / "adapter_config.json", peft_type="LORA", r=4, base_model_name_or_path=str(old / base))
+        assert adapter_base(old / adapter) == str(old / base)
+        shutil.copytree(old, new, dirs_exist_ok=True)
+        assert adapter_base(new / adapter) == str(old / base)  # it was copied: what it names is there
+        shutil.rmtree(old)
+        assert adapter_base(new / adapter) == str(new / base)
+        shutil.rmtree(new / base)
+        assert adapter_base(new / adapter) == str(old / base)
+
+
+def test_an_adapter_of_the_embedded_model_needs_no_folder_of_the_machine_that_trained_it(tmp_path: Path) -> None:
+    base = "/home/ada/.cache/spag/SmolLM2-135M-Instruct.Q4_1-b179c9523d0e6a0f"
+    config = {"peft_type": "LORA", "r": 4, "base_model_name_or_path": base}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    assert adapter_base(tmp_path) == "smollm2-135m"
 
 
 def test_a_gguf_that_another_process_converted_meanwhile_stays(tmp_path: Path) -> None:
@@ -172,6 +201,8 @@ def test_adapters_load_over_their_base(model_folder: Path, tmp_path: Path) -> No
     loaded = load_model(str(tmp_path / "adapter"), dtype="float32")
     torch.testing.assert_close(loaded(ids).logits, adapted(ids).logits)
     assert not torch.allclose(loaded(ids).logits, load_model(str(model_folder), dtype="float32")(ids).logits)
+    tokenizers = [load_tokenizer(str(folder)) for folder in (tmp_path / "adapter", model_folder)]
+    assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()  # peft saves none
 
 
 def test_prompts_become_tokens_in_both_styles(model_folder: Path) -> None:

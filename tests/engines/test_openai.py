@@ -278,6 +278,17 @@ def test_other_trouble_uses_up_retries_whatever_the_progress(start: Open) -> Non
     assert sum(call.prompt == "bad" for call in server.calls) == 4
 
 
+def test_a_prompt_that_the_servers_filter_stops_ends_no_other_game(start: Open) -> None:
+    """It would do so again after every resume: the same game has the same prompt."""
+    filtered = Answer(error("The prompt triggered our content policy.", code="content_filter"), 400)
+    engine, server = start(lambda call: filtered if call.prompt == "bad" else GOOD)
+    engine.submit(ask("bad", "bad"))
+    engine.submit(ask("good"))
+    done = {one.id: (one.text, one.finish_reason) for one in collect(engine, 2)}
+    assert done == {"bad": ("", FinishReason.STOP), "good": ("yes", FinishReason.EOS)}
+    assert len(server.calls) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "words"),

@@ -241,6 +241,23 @@ def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(
         assert (done.finish_reason, done.unknown_token, done.completion_tokens) == (reason, is_unknown, kept)
 
 
+def test_the_end_of_a_text_that_ran_past_its_stop_is_found_in_few_decodings(
+    loaded: "tuple[PreTrainedModel, PreTrainedTokenizerBase]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM gets no stop strings while players think: a base model goes on to the limit, thousands of tokens long."""
+    tokenizer, counts = loaded[1], list[int]()
+    engine = VLLMEngine(SimpleNamespace(users=0), tokenizer, frozenset({1}))  # type: ignore[arg-type]
+    request = Request("r", "", Sampling(thought_tokens=100, max_new_tokens=1000), 0, ("stop",))
+    asked = TokenizedRequest(request, tokenizer, PromptStyle.PLAIN, (0,), truncated=False, opening="")
+    decode = TokenizedRequest.decode
+    monkeypatch.setattr(TokenizedRequest, "decode", lambda self, ids: (counts.append(len(ids)), decode(self, ids))[1])
+    ids = tuple(tokenizer.encode("<think>stop</think>so stop" + " and so on" * 90))
+    engine._finish(asked, WorkerOutput("1", ids, (-1.0,) * len(ids), (-1.0,) * len(ids), True))
+    [done] = engine.poll()
+    assert tokenizer.decode(done.token_ids) == "<think>stop</think>so stop" and done.text == "<think>stop</think>so"
+    assert len(counts) < 40
+
+
 @pytest.mark.parametrize(("device", "sleep", "expected"), [("cuda", 1, True), ("cuda", 0, None), ("cpu", 1, None)])
 def test_only_engines_on_a_gpu_may_sleep(device: str, sleep: int, expected: bool | None) -> None:
     settings = VLLMSettings("model", "bfloat16", device, sleep=sleep)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 
 from spag.core.errors import ConfigError, StorageError
 from spag.export import Destination, export_model, find_source
@@ -13,10 +14,10 @@ from tiny_model import make_model
 
 
 class Hub:
-    """Stands for ``HfApi``: remembers what it was asked."""
+    """Stands for ``HfApi``: remembers what it was asked, and the repository's ``files``."""
 
-    def __init__(self, *, private: bool = True) -> None:
-        self.private, self.asked = private, list[tuple[str, Any]]()
+    def __init__(self, *, private: bool = True, files: tuple[str, ...] = ()) -> None:
+        self.private, self.asked, self.files = private, list[tuple[str, Any]](), {*files}
 
     def create_repo(self, repo: str, **options: Any) -> str:
         self.asked.append((repo, options))
@@ -25,8 +26,13 @@ class Hub:
     def repo_info(self, repo: str) -> SimpleNamespace:
         return SimpleNamespace(private=self.private)
 
-    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> None:
-        self.asked.append((repo_id, sorted(path.name for path in folder_path.iterdir())))
+    def upload_folder(
+        self, *, repo_id: str, folder_path: Path, commit_message: str, delete_patterns: list[str]
+    ) -> None:
+        names = sorted(path.name for path in folder_path.iterdir())
+        self.asked.append((repo_id, names))
+        self.files -= set(filter_repo_objects(self.files, allow_patterns=delete_patterns))
+        self.files |= {*names}
 
 
 def test_push_uploads_the_folder(tmp_path: Path) -> None:
@@ -34,6 +40,16 @@ def test_push_uploads_the_folder(tmp_path: Path) -> None:
     hub = Hub()
     assert push(tmp_path, Destination("me/mine", private=True), hub) == "https://hub.example/me/mine"
     assert hub.asked == [("me/mine", {"private": True, "exist_ok": True}), ("me/mine", ["README.md"])]
+
+
+def test_no_weights_of_an_earlier_push_stay_which_would_be_loaded_instead(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "README.md"):
+        (tmp_path / name).touch()
+    shards = ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
+    adapter = ("adapter_config.json", "adapter_model.safetensors")
+    hub = Hub(files=(*shards, *adapter, "LICENSE", "other/model.safetensors"))
+    push(tmp_path, Destination("me/mine"), hub)
+    assert hub.files == {"model.safetensors", "README.md", "LICENSE", "other/model.safetensors"}
 
 
 def test_private_is_not_pushed_into_a_public_repository(tmp_path: Path) -> None:

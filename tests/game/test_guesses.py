@@ -96,6 +96,7 @@ WRONG = [
 ]
 
 TALK = [
+    "I know the word. It's your turn.",
     "I know what the word is, but I will not say it.",
     "I know what the word is, but I won't tell you.",
     "I know the word, but I will not say it.",

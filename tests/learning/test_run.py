@@ -1,6 +1,7 @@
 """Whole trainings of the tiny model: what they compute, write and refuse."""
 
 import errno
+import gc
 import importlib.util
 import io
 import itertools
@@ -21,6 +22,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny import job, make_samples, sample_logprobs, settings, train_tiny
 from torch.distributed.checkpoint.api import CheckpointException
+from transformers import PreTrainedModel
 
 from spag.algorithms.base import SFT
 from spag.cli import Terminated
@@ -72,6 +74,20 @@ def micro_2(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A training in micro-batches of 2."""
     train_tiny(model_folder, output := tmp_path_factory.mktemp("micro") / "2", settings(learning_rate=1e-3))
     return output
+
+
+def test_a_finished_training_returns_the_memory_of_its_gpu(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM, a process of its own, plays next, and refuses to start without its share."""
+
+    def models() -> int:
+        return sum(isinstance(one, PreTrainedModel) for one in gc.get_objects())
+
+    before, left = models(), list[int]()
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: left.append(models()))
+    train_tiny(model_folder, tmp_path / "run")
+    assert left[-1] == before
 
 
 def test_the_record_counts_the_samples_of_each_role_and_the_instruction_data(usual: Path) -> None:

@@ -74,6 +74,15 @@ def test_the_template_is_asked_to_think(tokenizer: PreTrainedTokenizerBase) -> N
     assert (opens_thought(tokenizer, on), opens_thought(tokenizer, off)) == (True, False)
 
 
+def test_a_thought_that_a_template_always_opens_is_closed_for_those_who_do_not_think(thinker: Path) -> None:
+    """DeepSeek's: the thought, and with it the secret word, would be said, and speech be trained as a thought."""
+    tokenizer = load_tokenizer(str(thinker))
+    tokenizer.chat_template = TEMPLATE.replace("if enable_thinking else '<think>\n\n</think>\n\n'", "")
+    on, off = (encode_prompt(tokenizer, "Hi", PromptStyle.CHAT, thinking=thinking) for thinking in (True, False))
+    assert tokenizer.decode(on) == "[user]Hi</s>[assistant]<think>\n"
+    assert tokenizer.decode(off) == "[user]Hi</s>[assistant]<think>\n\n</think>\n\n"
+
+
 @pytest.mark.slow
 def test_thoughts_and_utterances_end_at_their_limits(
     replies: list[Completion], tokenizer: PreTrainedTokenizerBase

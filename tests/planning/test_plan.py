@@ -197,12 +197,27 @@ def test_two_models_on_one_gpu_need_room_for_both() -> None:
     _, selfplay, _, arena = planned("A10G", 1)  # 24 GiB: 21.6 for vLLM, and bfloat16 weights of 12.6 GiB
     assert not selfplay.problems
     assert arena.problems == ["it needs more memory than there is"]
-    assert arena.advice == ["engine.tensor_parallel=2 halves the weights on each GPU"]
+    assert arena.advice == ["2 GPUs, engine.tensor_parallel=2: 18.6 GiB each"]
     assert not planned("A10G", 2, "engine.tensor_parallel=2")[3].problems
     # of each model: bfloat16 weights, and a text of 4096 tokens in the cache, half a MiB a token
     assert selfplay.memory.policies == 2 * LLAMA.parameters and selfplay.memory.cache == 2 * GIB
     assert arena.memory.total == 2 * selfplay.memory.total
     assert selfplay.room == 0.9 * 24 * GIB
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers", "advice"),
+    [
+        ((), 96, ["4 GPUs, engine.tensor_parallel=4: 12.7 GiB each"]),  # half of 36.9 GiB of weights is too much
+        (("engine.backend=transformers", "engine.concurrency=128"), 32, ["engine.concurrency=32: 20.6 GiB each"]),
+        (("engine.backend=transformers",), 96, []),  # the weights alone are too many
+    ],
+)
+def test_what_is_advised_for_play_does_fit(changes: tuple[str, ...], layers: int, advice: list[str]) -> None:
+    config = load_config("llama2-7b", changes)
+    selfplay = Planner(config, replace(LLAMA, layers=layers), find_gpu("A10G"), 1).stages[1]
+    assert selfplay.problems == ["it needs more memory than there is"]
+    assert selfplay.advice == advice
 
 
 @pytest.mark.slow
@@ -218,7 +233,12 @@ def test_idle_gpus_are_named_and_copies_use_them() -> None:
     assert pairs.notes == eight.notes  # four copies of two GPUs
     ray = planned("A100-80", 8, "cluster.address=local")[1]
     assert ray.notes == eight.notes  # an actor holds one copy
-    assert "1 of 8 GPUs play" in planned("A100-80", 8, "engine.backend=transformers")[1].notes[0]
+    (alone,) = planned("A100-80", 8, "engine.backend=transformers")[1].notes
+    assert alone == f"1 of 8 GPUs play, {at_once}; 7 are idle: set cluster.address=local"
+    (few,) = planned("A100-80", 8, "cluster.address=local", "cluster.workers=2")[1].notes
+    assert few == f"2 of 8 GPUs play, {at_once}; 6 are idle: set cluster.workers=null"
+    (rest,) = planned("A100-80", 6, "engine.tensor_parallel=4")[1].notes
+    assert rest == f"4 of 6 GPUs play, {at_once}; 2 are idle"  # no number of copies of four GPUs uses them
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from spag.storage.home import expanded
 from spag.storage.store import folder_beside, write_atomically
 
 TOKEN = "HF_TOKEN"  # the only source of the hub's token: a stored login never publishes anything
+_EARLIER_WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "adapter_*"]  # might be loaded instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,9 @@ def push(folder: Path, destination: Destination, hub: HfApi | None = None) -> st
         url = api.create_repo(repo, private=destination.private or None, exist_ok=True)
         if destination.private and not api.repo_info(repo).private:
             raise StorageError(f"{repo}: exists and is public; choose another name, or leave --private out")
-        api.upload_folder(repo_id=repo, folder_path=folder, commit_message="Export of spag")
+        api.upload_folder(
+            repo_id=repo, folder_path=folder, commit_message="Export of spag", delete_patterns=_EARLIER_WEIGHTS
+        )
     except (OSError, HTTPError, ValueError) as error:
         fix = f"{folder} is complete: fix this, then hf upload {repo} {folder}"
         raise StorageError(f"{repo}: not uploaded: {first_line(error)}; {fix}") from error

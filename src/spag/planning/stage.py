@@ -201,17 +201,41 @@ class StagePlanner:
         stage = StagePlan(name, times, "games", sum(plays.values()), 0, 0, tokens, hours, memory, room)
         if memory.total > room:
             stage.problems.append(_LACKS)
-            more = f"engine.tensor_parallel={2 * engine.tensor_parallel} halves the weights on each GPU"
-            less = f"engine.concurrency={ceil(engine.concurrency / 2)}: half the cache"
-            stage.advice.append(more if self._on_vllm else less)
+            stage.advice.extend(self._smaller_engines(plays, sampling, loaded or models, room))
         if used > count and not device.is_cpu:
             stage.problems.append(f"the engines need {used} GPUs, but there are {count}")
         elif engines is None and count > 1:
-            fix = "engine.data_parallel=null" if self._on_vllm else "cluster.address=local"  # one transformers engine
-            idle = f"; {count - used} are idle: set {fix}" if used < count else ""
             each_has = f"{batch:.0f} utterances at once for each copy of the model (engine.concurrency)"
-            stage.notes.append(f"{used} of {count} GPUs play, {each_has}{idle}")
+            stage.notes.append(f"{used} of {count} GPUs play, {each_has}{self._idle(count - used)}")
         return stage
+
+    def _idle(self, gpus: int) -> str:
+        """Say how many GPUs are idle, if any, and which setting lets them play, if there is one."""
+        engine, cluster, fix = self.config.engine, self.config.cluster, ""
+        if cluster.address is None and not self._on_vllm:  # it has one engine
+            fix = ": set cluster.address=local"
+        elif cluster.address is not None and cluster.workers:
+            fix = ": set cluster.workers=null"
+        elif engine.data_parallel:
+            fix = ": set engine.data_parallel=null"
+        return f"; {gpus} are idle{fix}" if gpus else ""
+
+    def _smaller_engines(
+        self, plays: Mapping[Game, int], sampling: SamplingConfig, models: int, room: float
+    ) -> Iterator[str]:
+        """Yield the nearest setting with which the engines of ``models`` models fit into ``room``, if there is one."""
+        engine, splits = self.config.engine, self._on_vllm and not self.device.is_cpu
+        for times in (2, 4, 8, 16):
+            halved = {"concurrency": ceil(engine.concurrency / times)}
+            changed = {"tensor_parallel": engine.tensor_parallel * times} if splits else halved
+            smaller = self.config.model_copy(update={"engine": engine.model_copy(update=changed)})
+            taken = replace(self, config=smaller)._engines(plays, sampling, models) + self._program
+            if taken.total <= room:
+                needed = smaller.engine.tensor_parallel * (engine.data_parallel or 1)
+                more = f"{needed} GPUs, " if splits and needed > self.devices else ""
+                (setting,) = changed.items()
+                yield f"{more}engine.{_setting(*setting)}: {taken.total / GIB:.1f} GiB each"
+                return
 
 
 def _setting(name: str, value: Any) -> str:

@@ -23,9 +23,13 @@ def memory_bytes() -> int:
 
 
 def free_objects() -> None:
-    """Free objects that only refer to each other, such as models and their wrappers, and return their memory."""
+    """Free objects that only refer to each other, such as models and their wrappers, and return their memory: torch
+    keeps a GPU's, and other processes, such as vLLM's, need it.
+    """
     gc.collect()
     trim_heap()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
 
 
 def trim_heap() -> None:

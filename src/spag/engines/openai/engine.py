@@ -111,11 +111,13 @@ class OpenAIEngine:
             if self._failed:
                 raise EngineError("not sent: an earlier request failed")
             try:
-                reply = await self._ask(request)
-                completion = _read_reply(reply, request)
+                completion = _read_reply(await self._ask(request), request)
             except (openai.OpenAIError, ValueError) as error:
-                self._failed = True
-                raise EngineError(self._describe(error)) from None
+                if not (isinstance(error, openai.BadRequestError) and error.code == "content_filter"):
+                    self._failed = True
+                    raise EngineError(self._describe(error)) from None
+                # Azure's, of the prompt; if it were an error, no resume would get past this game.
+                completion = Completion(request.id, "", FinishReason.STOP)
         self._answered += 1
         return completion
 

@@ -111,11 +111,13 @@ class VLLMEngine:
         if asked.request.sampling.thinking:
             ids = within_limits(ids, asked.decode, asked.request.sampling)
         hit_limit = output.hit_limit or len(ids) < len(output.token_ids)
-        cut = asked.before_stop(asked.decode(ids))
-        while cut is not None and (earlier := asked.before_stop(asked.decode(ids[:-1]))) is not None:
-            ids, cut = ids[:-1], earlier
-        if cut is not None:
-            return ids, FinishReason.STOP, cut
+
+        def before_stop(count: int) -> str | None:
+            return asked.before_stop(asked.decode(ids[:count]))
+
+        if (cut := before_stop(len(ids))) is not None:
+            count = bisect_left(range(len(ids)), True, key=lambda count: before_stop(count) is not None)
+            return ids[:count], FinishReason.STOP, before_stop(count) or cut
         if ids and ids[-1] in self.stop_ids:
             return ids, FinishReason.EOS, asked.decode(ids[:-1])
         return ids, FinishReason.LENGTH if hit_limit else FinishReason.STOP, asked.decode(ids)
