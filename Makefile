@@ -92,7 +92,7 @@ $(VENV)/site: $(VENV)/installed
 	touch $@
 
 # All that the tools and tests of this repository need on top of what a user has. Where scikit-learn is installed, transformers
-# imports it into every process, for two seconds; lm-eval needs it for metrics of other tasks than the paper's.
+# imports it into every process, which takes one to two seconds; lm-eval needs it for metrics of other tasks than the paper's.
 setup: $(VENV)/dev
 
 $(VENV)/dev: $(VENV)/installed
