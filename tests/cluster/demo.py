@@ -17,7 +17,9 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 from rich.console import Console
 from safetensors.torch import load_file
-from watching import a_trainer, games_in, lines, plays, wait_for_lines, wait_until
+from watching import a_trainer, plays
+
+from game_files import games_in, lines, wait_for_lines, wait_until
 
 SETTINGS = (
     "model.dtype=float32", "imitation.processes=2", "imitation.micro_batch_size=4", "spag.processes=2",

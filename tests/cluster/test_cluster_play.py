@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from driver import SPECS, play_into
 from ray.cluster_utils import Cluster
 from scripted_players import broken, chatter, hanging, missing, opened, refusing, scripted
-from watching import games_in, kill_in_play, wait_for_lines, wait_until
+from watching import kill_in_play
 
+from game_files import games_in, wait_for_lines, wait_until
 from spag.cli import main
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, ModelError

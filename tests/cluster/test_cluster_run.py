@@ -16,9 +16,10 @@ import pytest
 import torch
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
-from watching import a_trainer, games_in, kill_in_play, wait_for_lines, wait_until
+from watching import a_trainer, kill_in_play
 
 import forked
+from game_files import games_in, wait_for_lines, wait_until
 from spag.config.files import load_config
 from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import TrainingSample

@@ -1,18 +1,15 @@
 """The mixture of a phase's snapshots in the arena: each game draws one of them, and exact figures are the mixture's."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tiny_run import PHASE, config_for, run_here
+from tiny_run import PHASE, Watcher, config_for, run_here
 
 from spag.cli import main
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
-from spag.core.progress import SilentReporter
 from spag.engines.players import identity_of
 from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities
 from spag.games.kuhn_poker.kuhn import KuhnPoker
@@ -23,18 +20,6 @@ from spag.storage.episodes import read_episodes
 KUHN = KuhnPoker()
 ENTRANTS = 'arena.entrants=[reinforce, "mixture:reinforce", "bot:random"]'
 OPTIONS = (ENTRANTS, "arena.tasks=12", "reinforce.steps=3", "reinforce.evaluate_every=null")
-
-
-class Watcher(SilentReporter):
-    """Watches the only task."""
-
-    @contextmanager
-    def track(self, title: str, total: int, done: int = 0) -> Iterator["Watcher"]:
-        self.total, self.done = total, [done]
-        yield self
-
-    def update(self, done: int, detail: str = "") -> None:
-        self.done.append(done)
 
 
 @pytest.mark.slow
@@ -65,7 +50,8 @@ def test_a_mixture_of_snapshots_plays_in_the_arena(model_folder: Path, tmp_path:
     watcher = Watcher()
     again = exact_metrics({"all": ModelConfig(name=f"mixture:{folders[0].parent}", dtype="float32")}, KUHN, watcher)
     assert again["all"] == pytest.approx(mixed)
-    assert watcher.total == watcher.done[-1] == 3 * 24 and watcher.done == sorted(watcher.done)
+    done = [count for count, _ in watcher.shown]
+    assert watcher.total == done[-1] == 3 * 24 and done == sorted(done)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Tiny online runs: Kuhn poker by a random model, whose every hand is illegal at first, on the CPU in float32."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -52,6 +54,21 @@ MOMENTS = (
 
 def config_for(model: Path, *overrides: str) -> RunConfig:
     return parse_config(CONFIG, "test", [f"model.name={model}", "model.dtype=float32", "model.device=cpu", *overrides])
+
+
+class Watcher(SilentReporter):
+    """Keeps what is shown: the total of the last task, and how much was done, with which figures."""
+
+    def __init__(self) -> None:
+        self.total, self.shown = 0, list[tuple[int, str]]()
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Iterator["Watcher"]:
+        self.total = total
+        yield self
+
+    def update(self, done: int, detail: str = "") -> None:
+        self.shown.append((done, detail))
 
 
 def run_here(config: RunConfig, folder: Path) -> None:

@@ -192,7 +192,7 @@ class Loop:
         unreadable = len(samples) - len(encoded)
         rewarded = any(sample.reward for sample in encoded)
         # A policy's KL to itself has no gradient but rounding errors, which AdamW would turn into full steps.
-        penalised = policy.reference is not None and (rewarded or not policy.is_its_reference())
+        penalised = policy.reference is not None and (rewarded or not policy.reference.equals_policy())
         needed = penalised or needs.entropy  # else a sample without an advantage has no gradient
         encoded = [sample for sample in encoded if sample.weight and (sample.reward or needed)]
         self.samples_seen += len(encoded)

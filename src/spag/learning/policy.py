@@ -112,12 +112,13 @@ class Reference(WeightCopy):
 
     @torch.no_grad()
     def equals_policy(self) -> bool:
-        """Return whether the trained weights of this process are those of the reference."""
+        """Return whether the trained weights are those of the reference. Every process must call it."""
         with self._in_memory():
-            return all(
-                torch.equal(*(one.to_local() if isinstance(one, DTensor) else one for one in pair))
-                for pair in zip(self.values, (weight.detach() for weight in self.weights), strict=True)
+            pairs = zip(self.values, (weight.detach() for weight in self.weights), strict=True)
+            here = all(
+                torch.equal(*(one.to_local() if isinstance(one, DTensor) else one for one in pair)) for pair in pairs
             )
+        return all(gather_object([here]))
 
     def after_step(self, step: int) -> bool:
         """Update the reference after ``step`` as the settings require; return whether it changed."""
@@ -155,10 +156,6 @@ class TrainedPolicy:
         trained = [weight for weight in bare.parameters() if weight.requires_grad]
         self.reference = Reference(trained, online.reference, phase.output) if online and needs_reference else None
         self.average = WeightCopy(trained) if online and online.average_decay else None
-
-    def is_its_reference(self) -> bool:
-        """Return whether the policy equals its reference, the same on every process. Every process must call it."""
-        return self.reference is not None and all(gather_object([self.reference.equals_policy()]))
 
     def as_engines_load_it(self, output: Path) -> str:
         """Return the folder or name for engines to load: the start model, or new adapters, which are written first."""

@@ -36,7 +36,7 @@ _CUE_FIELDS = frozenset({"role"})
 
 
 class Layout(Enum):
-    """The order of a training prompt's parts."""
+    """How the parts of a training prompt are ordered."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"
