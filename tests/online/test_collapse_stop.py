@@ -78,6 +78,9 @@ def test_games_that_all_end_alike_have_no_advantage(
     assert "stopped" not in Manifest.open(tmp_path).stages[f"{PHASE}/train"]["results"]
     rows = [json.loads(line) for line in (tmp_path / PHASE / "metrics.jsonl").read_text().splitlines()]
     assert {row["kuhn_poker/player_0/no_advantage"] for row in rows} == {1.0}
+    assert all(row["entropy"] > 0 for row in rows)  # also where nothing is trained
+    assert {row["learning_rate"] is None for row in rows} == {entropy_coef == 0}
+    assert {row.get("kl", 0.0) for row in rows} == {0.0}
     assert {row["kuhn_poker/player_0/no_advantage_samples"] for row in rows} == {2}
     assert {row["tokens"] > 0 for row in rows} == {entropy_coef > 0}
     [warned] = (tmp_path / PHASE / "warnings.jsonl").read_text().splitlines()  # the sign stays, one row is written

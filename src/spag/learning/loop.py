@@ -43,12 +43,16 @@ from spag.storage.store import write_rows
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """A step's samples as tokens, its updates, the names of the samples' groups, and how many samples were left out."""
+    """A step's samples as tokens, its updates, the names of the samples' groups, and how many samples were left out.
+
+    Without ``trains`` the loss has no gradient, and the samples are there for the metrics.
+    """
 
     data: TrainingData
     updates: Sequence[Update]
     groups: Sequence[str]
     unreadable: int = 0
+    trains: bool = True
 
 
 class Loop:
@@ -127,12 +131,15 @@ class Loop:
         encoded, metrics = time.perf_counter(), StepMetrics(self.accelerator.device)
         row: Row = {"learning_rate": None, "grad_norm": None}
         for update in made.updates:
-            row |= self._update(made, update, step, metrics)
+            row |= (
+                self._update(made, update, step, metrics) if made.trains else self._measure(made, update, step, metrics)
+            )
         trim_heap()
         seconds = {"logprobs_s": encoded - played, "train_s": time.perf_counter() - encoded}
         self.updates_done = step * online.updates
         means = metrics.take(self.accelerator, f"step {step}")
-        means = {**means, "loss": means["loss"] / online.updates, "tokens": means["tokens"] / online.updates}
+        trained = means["tokens"] if made.trains else 0.0
+        means = {**means, "loss": means["loss"] / online.updates, "tokens": trained / online.updates}
         counts = {"samples": len(samples), "unknown_token_samples": made.unreadable}
         row = {"step": step, **counts, **means, **self.algorithm.summary(), **row, **seconds}
         row["tokens_per_second"] = row["tokens"] * online.updates / max(seconds["train_s"], 1e-9)
@@ -190,27 +197,31 @@ class Loop:
         policy, needs, groups = self.policy, self.algorithm.needs, ("sft", "other", *self.phase.roles)
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.phase.roles)
         unreadable = len(samples) - len(encoded)
-        rewarded = any(sample.reward for sample in encoded)
         # A policy's KL to itself has no gradient but rounding errors, which AdamW would turn into full steps.
-        penalised = policy.reference is not None and (rewarded or not policy.reference.equals_policy())
-        needed = penalised or needs.entropy  # else a sample without an advantage has no gradient
-        encoded = [sample for sample in encoded if sample.weight and (sample.reward or needed)]
-        self.samples_seen += len(encoded)
+        trains = (
+            any(sample.reward for sample in encoded)
+            or needs.entropy
+            or (policy.reference is not None and not policy.reference.equals_policy())
+        )
+        # Where others train, a sample without an advantage counts only for the KL term and the entropy bonus.
+        keeps_all = policy.reference is not None or needs.entropy or not trains
+        encoded = [sample for sample in encoded if sample.weight and (sample.reward or keeps_all)]
+        self.samples_seen += len(encoded) if trains else 0
         data = self._data(merge_equal(encoded, by_advantage=online.clips))
 
         def logprobs(indices: Sequence[int]) -> Any:
             use_role = partial(policy.use_role, groups=groups)
             return logprobs_of(data, indices, policy.model, policy.capabilities, self.accelerator, before=use_role)
 
-        if online.updates > 1:
+        if online.updates > 1 and trains:
             data.columns["old_logprob"] = logprobs(range(len(data.samples)))
-        if policy.reference is not None:
+        if policy.reference is not None and trains:
             with policy.reference.in_place():
                 data.columns["ref_logprob"] = self.cache.values(data.samples, logprobs)
         left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
         passes: dict[str, Any] = {"epochs": online.epochs, "minibatches": online.minibatches}
         plan = online_updates(data.samples, seed=f"{self.phase.seed}-{step}", left_out=left_out, **passes)
-        return StepData(data, [update for update in plan if update.samples], groups, unreadable)
+        return StepData(data, [update for update in plan if update.samples], groups, unreadable, trains)
 
     def _data(self, encoded: Sequence[EncodedSample]) -> TrainingData:
         processes = {"rank": self.accelerator.process_index, "world_size": self.accelerator.num_processes}
@@ -232,6 +243,14 @@ class Loop:
         self.updates_done += 1
         what = f"update {self.updates_done}" if self.online is None else f"step {step}"
         return {"learning_rate": rate, "grad_norm": checked_norm(norm, what, self.phase.model.dtype)}
+
+    @torch.no_grad()
+    def _measure(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> Row:
+        """Add the metrics of an update that would change nothing."""
+        totals = made.data.totals(update)
+        for batch in made.data.batches(update):
+            self._loss(to_device(batch, self.accelerator.device), made, totals, step, metrics)
+        return {}
 
     def _loss(self, batch: Batch, made: StepData, totals: Totals, step: int, metrics: StepMetrics) -> Tensor:
         """Return a micro-batch's share of the update's loss."""
