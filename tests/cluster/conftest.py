@@ -1,4 +1,6 @@
-"""A cluster of three nodes of one core each, simulated on this machine."""
+"""A cluster of three nodes of one core each, simulated on this machine. Its workers are forks, but for the imports like
+any other.
+"""
 
 import importlib.util
 import os
@@ -9,28 +11,39 @@ from typing import Any
 
 import pytest
 
+import forked
+import warm
+from game_files import wait_until
+
 if importlib.util.find_spec("ray") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
     from ray.cluster_utils import Cluster
 
-NODE = {"num_cpus": 1, "object_store_memory": 128 * 2**20}
+HERE = Path(__file__).parent
+NODE = {"num_cpus": 1, "object_store_memory": 128 * 2**20, "setup_worker_path": str(HERE / "warm_worker.py")}
 """What a node has. Ray would give each a third of the memory that is free at that moment, and the tests' games take a
 few kilobytes.
 """
+IMPORTED = ["pandas", "pyarrow.dataset", "fsspec", "google.protobuf", "requests", "jsonschema"]
+"""What Ray's workers import, but for Ray, which reads the worker's environment while it is imported."""
 
 
 @pytest.fixture(scope="package")
-def cluster() -> "Iterator[Cluster]":
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
+    address = str(tmp_path_factory.mktemp("warm") / "server")
+    path = os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)  # the nodes' workers import scripted_players and taboo_games
+        patch.setenv(warm.ADDRESS, address)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # Ray's 15 would let tests beside these starve the workers
+        patch.setenv("RAY_health_check_period_ms", "500")  # a node that is gone is missed after five of these
         patch.setenv(
             "RAY_memory_monitor_refresh_ms", "0"
         )  # else Ray ends workers whenever other programs take the machine's memory
+        server = forked.start(warm.serve, address, IMPORTED)
+        wait_until(Path(address).exists)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
@@ -40,6 +53,7 @@ def cluster() -> "Iterator[Cluster]":
             signal.signal(signal.SIGTERM, on_sigterm)  # a node replaces it for the whole process, and for good
         yield started
         started.shutdown()
+        server.kill()
 
 
 @pytest.fixture

@@ -1,14 +1,8 @@
-"""Plays on the cluster at ADDRESS into FILE, in a process of its own so that it can be killed: driver.py ADDRESS NOTES
-FILE LATENCY.
-"""
+"""Plays on a cluster into a file, as a process of its own may, so that it can be killed."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-
-from scripted_players import scripted
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
@@ -30,8 +24,3 @@ def play_into(
         return RayPlayers(job, config, stack, print, most=len(left)).play(left, stats)
 
     return collect_episodes(path, specs, play_them, TABOO)
-
-
-if __name__ == "__main__":
-    address, notes, path, latency_s = sys.argv[1:]
-    play_into(Path(path), address, PlayJob(partial(scripted, Path(notes), float(latency_s)), TABOO))

@@ -45,7 +45,9 @@ Opener = Callable[[ExitStack], Mapping[str, Player]]
 
 
 def open_stand_in(model: Path, folder: Path, together: int, stack: ExitStack) -> Mapping[str, Player]:
-    """Open the stand-in on a GPU of this actor's own. The first ``together`` actors wait for each other."""
+    """Open the stand-in on a GPU of this actor's own. The first ``together`` actors wait for each other,
+    and all for the file ``begun``.
+    """
     here = folder / str(os.getpid())
     gpu = FakeGPU.of(here / "gpu", 24 * GIB)
     os.environ.update(installed(here / "packages", gpu, GIB), FAKE_DIES=str(folder / "dies"))
@@ -56,7 +58,7 @@ def open_stand_in(model: Path, folder: Path, together: int, stack: ExitStack) ->
     [engine] = opening.open_vllm([ModelConfig(name=str(model), dtype="float32")], options, 1)
     stack.callback(engine.close)
     (here / "open").touch()
-    while len(list(folder.glob("*/open"))) < together:
+    while len(list(folder.glob("*/open"))) < together or not (folder / "begun").exists():
         time.sleep(0.05)
     return dict.fromkeys(ROLES, Player(engine, "stand-in", Sampling(max_new_tokens=6)))
 
@@ -120,6 +122,7 @@ def test_actors_get_weights_in_a_group_and_so_do_their_replacements(
     (tmp_path / "dies").touch()
     actors = Actors(cluster, partial(open_stand_in, model_folder, tmp_path, 2), model_folder, stack)
     actors.update(weights)  # while they open
+    (tmp_path / "begun").touch()
     actors.play()
     two = actors.processes()
     halves = {name: value / 2 for name, value in weights.items()}
@@ -154,6 +157,7 @@ def test_an_engine_that_dies_in_an_update_ends_it_and_all_get_the_weights(
 ) -> None:  # fmt: skip
     """The other one waits for ever for its part, as this process does; both actors are replaced, and form a group."""
     monkeypatch.setattr(group, "_GRACE_S", 1.0)
+    (tmp_path / "begun").touch()
     actors = Actors(cluster, partial(open_stand_in, model_folder, tmp_path, 2), model_folder, stack)
     actors.play()
     two = actors.processes()

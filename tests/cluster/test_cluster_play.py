@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +16,7 @@ from ray.cluster_utils import Cluster
 from scripted_players import broken, chatter, hanging, missing, opened, refusing, scripted
 from watching import kill_in_play
 
+import forked
 from game_files import games_in, wait_for_lines, wait_until
 from spag.cli import main
 from spag.core.episodes import Episode
@@ -30,7 +29,6 @@ from spag.storage.episodes import read_episodes
 from taboo_games import ROLES, TABOO
 
 Capture = pytest.CaptureFixture[str]
-HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:Tip. In future versions of Ray:FutureWarning"),
@@ -111,13 +109,13 @@ def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Epis
 @pytest.mark.long
 def test_a_killed_driver_resumes(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
-    command = [sys.executable, str(HERE / "driver.py"), cluster.address, str(tmp_path), str(path), "0.05"]
-    with subprocess.Popen(command) as driver:
-        when_played(path, 7, driver.kill).join()
-    assert driver.returncode == -signal.SIGKILL
+    job = PlayJob(partial(scripted, tmp_path, 0.05), TABOO)
+    driver = forked.start(play_into, path, cluster.address, job)
+    when_played(path, 7, driver.kill).join()
+    assert forked.end(driver) == -signal.SIGKILL
     before = list(read_episodes(path))
     assert 7 <= len(before) < len(SPECS)
-    subprocess.run(command, check=True, timeout=600)
+    assert forked.end(forked.start(play_into, path, cluster.address, job), 600) == 0
     assert games_in(path) == alone
     assert list(read_episodes(path))[: len(before)] == before
 
@@ -143,22 +141,16 @@ def test_a_prompt_that_fits_no_engine_ends_the_play_at_once(cluster: Cluster, tm
 
 def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path) -> None:
     job = PlayJob(partial(scripted, tmp_path, 0.0), TABOO)
-    for_ever = [
-        sys.executable,
-        str(HERE / "driver.py"),
-        cluster.address,
-        str(tmp_path),
-        str(tmp_path / "b.jsonl"),
-        "600",
-    ]
-    blocker = subprocess.Popen(for_ever)
+    blocker = forked.start(
+        play_into, tmp_path / "b.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 600.0), TABOO)
+    )
     try:
         wait_until(lambda: len(opened(tmp_path)) == 3)
         with pytest.raises(EngineError, match="no worker could start within 1 s"):
             play_into(tmp_path / "e.jsonl", cluster.address, job, deadline=1.0)
     finally:
         blocker.kill()
-        blocker.wait()
+        blocker.join()
 
 
 def test_no_cluster_at_the_address(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ on one machine.
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,21 @@ IMITATION, ITERATION = "1-imitation", "2-spag/iteration-1"
 
 
 @contextmanager
-def running(config: Path, folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "spag", "run", str(config), "--output", str(folder), *more]
-    alike = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the workers of one core
-    with said_by(folder).open("wb") as said, subprocess.Popen(command, stderr=said, env=alike) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            print(said_by(folder).read_text())  # pytest shows it when the test fails
+def running(config: Path, folder: Path, *more: str) -> Iterator[BaseProcess]:
+    command = ("run", str(config), "--output", str(folder), *more)
+    process = forked.start(run_saying, str(said_by(folder)), *command)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.join()
+        print(said_by(folder).read_text())  # pytest shows it when the test fails
+
+
+def run_saying(said: str, *command: str) -> None:
+    """Do what the command ``spag`` does, with standard error going to the file ``said``."""
+    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    forked.run_command(*command)
 
 
 def said_by(folder: Path) -> Path:
@@ -97,14 +102,14 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, mode
         kill_in_play(cluster, doomed, 300.0)
         wait_for_lines(folder / ITERATION / "metrics.jsonl", 5)
         a_trainer().kill()
-        assert process.wait(timeout=600) == 2
+        assert forked.end(process, 600) == 2
     said = said_by(folder).read_text()
     assert "was lost (" in said
     assert said.splitlines()[-1].startswith("error: ")
     assert said.splitlines()[-1].endswith("the same command resumes the training")
     cluster.wait_for_nodes()
     with running(config, folder, *there) as process:
-        wait_until(lambda: is_trained(folder) or process.poll() is not None)
+        wait_until(lambda: is_trained(folder) or not process.is_alive())
 
     assert games_in(folder / ITERATION / "episodes.jsonl") == games_in(alone / ITERATION / "episodes.jsonl")
     ours, theirs = (load_file(each / ITERATION / "checkpoint" / "model.safetensors") for each in (folder, alone))

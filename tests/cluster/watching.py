@@ -7,12 +7,13 @@ from typing import Any
 import psutil
 from ray.cluster_utils import Cluster
 
+import warm
 from game_files import wait_until
 
 
 def plays(node: Any) -> bool:
     """Whether a worker of ``node`` plays, so that it has games to lose."""
-    return any(_raylet(node) == process.ppid() for process in players())
+    return any(_raylet(node) == _parent(process) for process in players())
 
 
 def kill_in_play(cluster: Cluster, node: Any, seconds: float = 600.0) -> None:
@@ -23,7 +24,7 @@ def kill_in_play(cluster: Cluster, node: Any, seconds: float = 600.0) -> None:
 
     def stop_others() -> bool:
         for process in players():
-            if process.ppid() == _raylet(node):
+            if _parent(process) == _raylet(node):
                 return True
             stopped.setdefault(process.pid, process).suspend()
         return False
@@ -44,6 +45,10 @@ def players() -> Iterator[psutil.Process]:
 
 def _raylet(node: Any) -> int:
     return int(node.all_processes["raylet"][0].process.pid)
+
+
+def _parent(process: psutil.Process) -> int:
+    return warm.parent_of(process.pid) or process.ppid()
 
 
 def a_trainer() -> psutil.Process:

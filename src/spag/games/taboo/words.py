@@ -18,7 +18,7 @@ from importlib import resources
 from itertools import islice
 from pathlib import Path
 
-from simplemma import is_known, lemmatize
+from simplemma.strategies import DEFAULT_DICTIONARY_FACTORY
 
 from spag.core.errors import DataError
 from spag.games.taboo.languages import language_data, language_of
@@ -59,7 +59,8 @@ def common_words(top: int, language: str = "en") -> list[str]:
 
 @cache
 def _common_words(top: int, language: str) -> tuple[str, ...]:
-    lemmas = (next((word for word in cases if _is_lemma(word, language)), "") for cases in _candidates(language))
+    entry = DEFAULT_DICTIONARY_FACTORY.get_dictionary(language).get  # a fifth of the time of is_known and lemmatize
+    lemmas = (next((word for word in cases if entry(word) == word), "") for cases in _candidates(language))
     return tuple(islice(filter(None, lemmas), top))
 
 
@@ -82,7 +83,3 @@ def _candidates(language: str) -> Iterator[list[str]]:
         for word in top_n_list(language, _WORDFREQ_SIZE, wordlist="best")[_FUNCTION_WORDS:]
         if word.isalpha() and len(word) > 2 and word != grammar.word and not grammar.negation.fullmatch(word)
     )
-
-
-def _is_lemma(word: str, language: str) -> bool:
-    return bool(is_known(word, lang=language)) and lemmatize(word, lang=language) == word

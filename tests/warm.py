@@ -1,0 +1,132 @@
+"""Processes that would import for ten seconds first, as forks of the server that has: Ray's workers and vLLM's.
+
+Whoever starts such a process starts this file instead, ``python -IS warm.py PROGRAM ...``, which asks ``serve`` for a
+fork, gives it its own arguments, environment, folder and files, and ends as the fork ends. If it is killed, so is the
+fork.
+"""
+
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ADDRESS = "SPAG_TESTS_WARM"
+"""Environment variable: the server's socket. Beside it, ``PID.parent`` names the process that asked for fork PID."""
+_FIRST_FREE = 500  # above every number that a program's own files have
+_PR_SET_PDEATHSIG = 1
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the process that started ``pid``, if that is a fork of a server."""
+    note = Path(os.environ.get(ADDRESS, "")).with_name(f"{pid}.parent")
+    return int(note.read_text()) if note.is_file() else None
+
+
+def serve(address: str, modules: Sequence[str]) -> None:
+    """Import ``modules``, then fork for whoever connects to ``address``, as long as the parent process lives."""
+    _end_with(os.getppid())
+    for module in modules:
+        import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{address}.new")
+        server.listen()
+        Path(f"{address}.new").rename(address)
+        while True:
+            client, _ = server.accept()
+            if os.fork() == 0:
+                server.close()
+                _guard(client, Path(address).parent)
+            client.close()
+
+
+def _end_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _guard(client: socket.socket, folder: Path) -> None:
+    """Fork the process that the client asks for, and kill it if the client goes first."""
+    status = 1
+    try:
+        _end_with(os.getppid())
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        message, files, _, _ = socket.recv_fds(client, 1 << 22, 64)
+        asked, guard = json.loads(message), os.getpid()
+        if (process := os.fork()) == 0:
+            client.close()
+            _end_with(guard)
+            _become(asked, files)
+        note = folder / f"{process}.parent"
+        note.write_text(str(asked["parent"]))
+        ended = os.pidfd_open(process)
+        if client in select.select([client, ended], [], [])[0]:
+            os.kill(process, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        note.unlink()
+        with suppress(OSError):
+            client.sendall(str(status).encode())
+    finally:
+        os._exit(status != 0)
+
+
+def _become(asked: dict[str, Any], files: list[int]) -> None:
+    """Run the program that was asked for, and end."""
+    status = 1
+    try:
+        kept = [fcntl.fcntl(file, fcntl.F_DUPFD, _FIRST_FREE) for file in files]
+        for file, wanted in zip(kept, asked["files"], strict=True):
+            os.dup2(file, wanted)
+        os.environ.clear()
+        os.environ |= asked["environment"]
+        os.chdir(asked["folder"])
+        sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
+        sys.argv = asked["program"]
+        if sys.argv[0] == "-c":
+            _, code, *rest = sys.argv
+            sys.argv = ["-c", *rest]
+            exec(code, {"__name__": "__main__"})
+        else:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 - as Python does
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def become(program: list[str], environment: dict[str, str]) -> None:
+    """Have a server's fork run ``program``, with this process's folder and files, and end as it ends."""
+    files = sorted(int(file.name) for file in Path("/proc/self/fd").iterdir() if file.exists())
+    asked = {"program": program, "files": files, "folder": str(Path.cwd()), "parent": os.getppid()}
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(environment[ADDRESS])
+        socket.send_fds(server, [json.dumps({**asked, "environment": environment}).encode()], files)
+        status = int(server.recv(16) or -signal.SIGKILL)
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    become(sys.argv[1:], dict(os.environ))
