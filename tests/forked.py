@@ -9,15 +9,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import warm
+from game_files import wait_until
 from spag.cli import main
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -54,6 +58,19 @@ def _start_server() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
+
+
+@contextmanager
+def server(folder: Path, modules: Sequence[str], **environment: str) -> Iterator[str]:
+    """Yield the address of a server, in ``folder``, of forks that have imported ``modules`` too: see ``warm.py``."""
+    address = folder / "server"
+    process = start(warm.serve, str(address), modules, environment=environment)
+    wait_until(address.exists)
+    try:
+        yield str(address)
+    finally:
+        process.kill()
+        process.join()
 
 
 def end(process: BaseProcess, seconds: float = 300.0) -> int | None:

@@ -90,6 +90,7 @@ def test_the_plans_fit(name: str, here: Path) -> None:
 
 @pytest.mark.vllm
 @pytest.mark.long
+@pytest.mark.usefixtures("warm_vllm")
 def test_a_model_of_ones_own_plays_on_vllm_and_is_trained(here: Path) -> None:
     """On vLLM's build for CPUs. ``plain`` prompts: a byte's tokens of a chat template would fill the context."""
     write_files(tutorial("vllm"), here)

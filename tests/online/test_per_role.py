@@ -285,6 +285,7 @@ def test_a_finished_run_is_read_adapter_by_adapter(finished: Path, tmp_path: Pat
 
 @pytest.mark.vllm
 @pytest.mark.long
+@pytest.mark.usefixtures("warm_vllm")
 def test_vllm_serves_each_roles_adapter(tmp_path: Path) -> None:
     big_enough = make_model(
         tmp_path / "model", hidden_size=128, intermediate_size=2048, tie_word_embeddings=True

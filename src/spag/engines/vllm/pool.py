@@ -33,7 +33,8 @@ from spag.engines.vllm.worker import WorkerAbort, WorkerOrder, WorkerOutput, Wor
 
 logger = logging.getLogger(__name__)
 
-_CHILD = "from spag.engines.vllm.worker import main; main()"
+WORKER = [sys.executable, "-P", "-c", "from spag.engines.vllm.worker import main; main()"]
+"""The command of a replica's process; the number of its end of the pipe follows."""
 _ERROR_LINE = re.compile(r"^(?:\(.*?\) )?(?:ERROR .*?\] )?([A-Za-z_.]*(?:Error|Exception|Interrupt)): (.+)$", re.M)
 _CLOSING_SECONDS = 30.0
 
@@ -49,7 +50,7 @@ class VLLMReplica:
         home = str(Path(__file__).parents[3])  # the location of spag
         paths = os.pathsep.join(path for path in (home, os.environ.get("PYTHONPATH", "")) if path)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CHILD, str(theirs.fileno())],
+            [*WORKER, str(theirs.fileno())],
             env={**os.environ, **environment, "PYTHONPATH": paths},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
