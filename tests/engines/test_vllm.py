@@ -252,6 +252,7 @@ def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine])
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("warm_vllm")
 def test_opening_again_leaves_nothing_behind(
     vllm_engines: list[VLLMEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
