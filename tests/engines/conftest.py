@@ -2,7 +2,7 @@
 to start.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,13 +44,13 @@ def tiny_vllm(tmp_path_factory: pytest.TempPathFactory) -> "TinyVLLM":
 @pytest.fixture(scope="session")
 def vllm_engines(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]":
     """The base model's engine and its two adapters', over one vLLM."""
-    command: list[str] = request.getfixturevalue("vllm_command")
+    fork_vllm: Callable[[pytest.MonkeyPatch], None] = request.getfixturevalue("fork_vllm")
     from spag.engines.vllm.opening import open_vllm
 
     tiny: TinyVLLM = request.getfixturevalue("tiny_vllm")
     models = [ModelConfig(name=str(folder), dtype="float32", device="cpu") for folder in (tiny.base, *tiny.adapters)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spag.engines.vllm.pool.WORKER", command)
+        fork_vllm(patch)
         engines = open_vllm(models, EngineConfig(concurrency=16, max_length=512), 1)
     yield engines
     for engine in engines:

@@ -17,7 +17,7 @@ def hang(self: TrainingJob, progress: OnProgress | None = None) -> None:
 
 def launch(output: Path) -> None:
     """Start a process of the job, as a target of ``forked.start``."""
-    processes.WORKER = "sleeping_job"
+    processes.WORKER[-1] = "sleeping_job"
     phase = PhaseConfig(algorithm="imitation")
     job = TrainingJob(model=ModelConfig(), phase=phase, game=GameConfig(), start_from="none", output=output, seed=0)
     processes.run_in_processes(job, 1, lambda at: None)

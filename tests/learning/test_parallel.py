@@ -19,6 +19,7 @@ import forked
 from spag.config.schema import PhaseConfig
 from spag.core.errors import ConfigError, RunError
 from spag.core.progress import SilentReporter
+from spag.learning import processes
 from spag.learning.launch import train_on
 from spag.models.loading import load_model
 from tiny_model import make_model
@@ -201,7 +202,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> None:
 @LAUNCHER
 @pytest.mark.usefixtures("children")
 def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
-    model_folder: Path, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_folder: Path, alone: Path, tmp_path: Path, training_command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killer = tmp_path / "killer"
     killer.mkdir()
@@ -219,6 +220,7 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
     assert signal.getsignal(signal.SIGTERM) == before
     assert not (tmp_path / "run" / "checkpoint").exists()
     assert list((tmp_path / "run" / "state").glob("checkpoint-*/complete"))
+    monkeypatch.setattr(processes, "WORKER", training_command)
     result = launch(model_folder, tmp_path, "run", chosen)
     assert (result["steps"], result["metrics"]["step"]) == (20, 20)
     assert_same(alone / "twenty", tmp_path / "run")
@@ -233,7 +235,10 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
 
 @LAUNCHER
 @pytest.mark.usefixtures("children")
-def test_an_error_in_a_process_is_the_error_of_the_call(model_folder: Path, tmp_path: Path) -> None:
+def test_an_error_in_a_process_is_the_error_of_the_call(
+    model_folder: Path, tmp_path: Path, training_command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "WORKER", training_command)
     with pytest.raises(
         ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 process; set it to 9$"
     ):

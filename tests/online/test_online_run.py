@@ -231,7 +231,9 @@ def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
     ],
     ids=["weights", "adapter"],
 )
-def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tuple[str, ...], launched: bool) -> None:
+def test_two_processes_do_what_one_does(
+    model: Path, tmp_path: Path, options: tuple[str, ...], launched: bool, request: pytest.FixtureRequest
+) -> None:
     """Each plays and trains its share; the model is that of one process. Replicas: test_per_role.py."""
     some = [
         *PLAIN,
@@ -245,7 +247,9 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tu
     ]
     alone, together = config_for(model, *some), config_for(model, *some, "reinforce.parallel=fsdp")
     if launched:
-        train_here(config_for(model, *some, "reinforce.parallel=fsdp", "reinforce.processes=2"), tmp_path / "two")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("spag.learning.processes.WORKER", request.getfixturevalue("training_command"))
+            train_here(config_for(model, *some, "reinforce.parallel=fsdp", "reinforce.processes=2"), tmp_path / "two")
         train_here(alone, tmp_path / "one")
     else:
         train_in_pair(together, tmp_path / "two")

@@ -26,8 +26,8 @@ from spag.learning.metrics import OnProgress
 from spag.learning.worker import PROGRESS, TrainingJob
 from spag.storage.store import write_atomically
 
-WORKER = "spag.learning.worker"
-"""The module that each process runs with ``python -m``."""
+WORKER = [sys.executable, "-m", "spag.learning.worker"]
+"""The command of each process; the job's file and the id of this process follow."""
 _POLL_S = 0.25
 
 logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # failed processes are reported in one line
@@ -57,7 +57,7 @@ def run_in_processes(job: TrainingJob, count: int, progress: OnProgress) -> None
     before = signal.getsignal(signal.SIGTERM)
     try:
         with watching(job, progress):
-            elastic_launch(config, sys.executable)("-m", WORKER, str(path), str(os.getpid()))
+            elastic_launch(config, WORKER[0])(*WORKER[1:], str(path), str(os.getpid()))
     except ChildFailedError as failed:
         raise _cause(failed, job, count) from None
     except SignalException as received:
