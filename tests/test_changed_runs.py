@@ -15,6 +15,8 @@ from spag.core.progress import SilentReporter
 from spag.learning.worker import TrainingJob
 from spag.runs import execute, phases
 from spag.runs.execute import run
+from spag.runs.layout import progress_of
+from spag.runs.reading import RunFolder
 from spag.storage import outputs
 from spag.storage.episodes import read_episodes
 
@@ -183,3 +185,39 @@ def test_weights_replaced_under_the_name_of_another_player_are_noticed(
     (rival / "model.safetensors").write_bytes(b"second")
     with pytest.raises(RunError, match=r"reinforce/train was begun with another model: .*rival/model.safetensors"):
         play(rival, "bot:constant")
+
+
+def test_what_waits_for_its_redo_is_neither_shown_nor_exported(
+    tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forced redo that was stopped: the second phase and the arena have results of the first one's old model."""
+
+    def play(rate: float, **options: Any) -> str:
+        bots = "algorithm: imitation, episodes: ['bot:random']"
+        text = CONFIG.format(model="bot:random", phases=f"{{{bots}, learning_rate: {rate}}}, {{{bots}}}")
+        config = parse_config(text, "test", ["arena.entrants=[base, imitation-2]"])
+        try:
+            run(config, tmp_path, SilentReporter(), **options)
+        except KeyboardInterrupt:
+            return progress_of(config, tmp_path)
+        return ""
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    play(1e-4)
+    for part in ("arena", "reasoning"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "results.json").write_text("{}")
+    assert [*RunFolder(tmp_path).checkpoints()] == ["base", "imitation-1", "imitation-2"]
+    stub = phases.train_on
+    monkeypatch.setattr(phases, "train_on", killed)
+    assert play(1e-5, force=True) == f"{tmp_path} has 2 of 5 stages done"
+    half_done = RunFolder(tmp_path)
+    assert [stage.status for stage in half_done.progress()] == ["done", "started", "done", "waiting", "waiting"]
+    assert [*half_done.checkpoints()] == ["base"]
+    assert half_done.arena is None and half_done.reasoning is None
+    monkeypatch.setattr(phases, "train_on", stub)
+    play(1e-5)
+    assert [*RunFolder(tmp_path).checkpoints()] == ["base", "imitation-1", "imitation-2"]
+    assert not (tmp_path / "reasoning" / "results.json").exists()  # of models that are gone

@@ -187,6 +187,9 @@ def test_imitation_samples_leave_held_out_words_out(games: Path, tmp_path: Path)
     for text in (kept, spag("rewards", games, "--output", samples).output):
         assert "1 of these games are on held-out tasks" in text
         assert len(list(read_samples(samples))) == 2
+    most = settings("imitation.keep_held_out=true", "imitation.max_episodes=1")
+    spag("rewards", games, *imitation, *most, "--output", samples)
+    assert len(list(read_samples(samples))) == 1
     games.write_text(json.dumps(UPSTREAM[1:]))
     refused = spag("rewards", games, *imitation, "--output", samples, status=2).output
     assert f"{games}: all 1 games are on held-out tasks, which are left out; name games on other tasks" in refused

@@ -1,9 +1,11 @@
-"""The documents as readers find them: lines that fit, links that lead somewhere, and no command that installs another
-project's package.
+"""The documents as readers find them: lines that fit, links that lead somewhere, no command that installs another
+project's package, and no name of ours that is gone.
 """
 
+import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,15 @@ def test_lines_fit_and_links_lead_somewhere(page: Path) -> None:
         f"{page.name}:{number}: {line}" for number, line in prose(page.read_text(encoding="utf-8")) if too_long(line)
     ]
     assert [*long, *dead_links(page)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_imported_from_spag_exist(page: Path) -> None:
+    code = "".join(re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE))
+    for line in ast.walk(ast.parse(code)):
+        if isinstance(line, ast.ImportFrom) and (module := line.module or "").startswith("spag"):
+            found = vars(import_module(module))
+            assert [one.name for one in line.names if one.name not in found] == [], module
 
 
 def test_no_command_installs_the_other_spag() -> None:

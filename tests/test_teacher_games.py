@@ -2,15 +2,20 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from spag import judge_episode
 from spag.algorithms.imitation import ImitationSettings
+from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.episodes import Episode
+from spag.core.errors import DataError
 from spag.core.types import Split
 from spag.games.taboo.types import TabooOutcome
 from spag.learning.sources import FileSource
+from spag.planning.samples import iteration_work
+from spag.runs.checks import check_run
 from spag.runs.teachers import teacher_path
 from spag.storage.episodes import read_episodes
 from spag.text.words import split_of
@@ -106,3 +111,15 @@ def test_a_limit_draws_by_seed() -> None:
     assert len(drawn(1)) == 5
     assert drawn(1) == drawn(1)
     assert drawn(1) != drawn(2)
+
+
+def test_english_games_teach_no_other_language(tmp_path: Path) -> None:
+    words = "Fluss Brot Klavier Garten Fenster Lehrer Winter Flasche Fahrkarte Brücke"
+    (tmp_path / "words.txt").write_text("\n".join(words.split()), encoding="utf-8")
+    game = {"name": "adversarial_taboo", "language": "de", "words": str(tmp_path / "words.txt")}
+    phases = [{"algorithm": "imitation"}, {"algorithm": "spag"}]
+    config = RunConfig.model_validate({"game": game, "phases": phases, "arena": {"tasks": 1}})
+    german = config.game.build()
+    with pytest.raises(DataError, match="game 'teacher-toaster' was played with language 'en', not 'de'"):
+        check_run(config, german)
+    assert iteration_work(PhaseConfig(algorithm="spag"), german, 100, 16.0).games == 100  # a plan takes them for play

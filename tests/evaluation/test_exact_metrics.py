@@ -1,7 +1,9 @@
 """A tiny model's policy in Kuhn poker against its own logits, token by token."""
 
 import math
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,6 +98,25 @@ def test_probabilities_of_moves(model_folder: Path) -> None:
             {move: math.exp(value) / mass for move, value in logprobs.items()}, rel=1e-3
         )
         assert found.legal_mass[decision.key] == pytest.approx(mass, rel=1e-3, abs=0)
+
+
+def test_the_models_of_two_roles_are_in_memory_one_after_the_other(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = ModelConfig(name=str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
+    loaded: list[weakref.ref[Any]] = []
+
+    def load(name: str, **_: object) -> torch.nn.Module:
+        assert [one for one in loaded if one() is not None] == []
+        weights = load_model(str(model_folder), dtype="float32")
+        loaded.append(weakref.ref(weights))
+        return weights
+
+    monkeypatch.setattr("spag.models.loading.load_model", load)
+    monkeypatch.setattr("spag.models.loading.load_tokenizer", lambda name, **_: tokenizer)
+    monkeypatch.setattr("spag.evaluation.exact_metrics.model_of_role", lambda name, game, role: f"{name}/{role}")
+    assert move_probabilities(model, GAME).policy.keys() == {decision.key for decision in GAME.decisions()}
+    assert len(loaded) == 2
 
 
 def test_scores_of_a_model(model_folder: Path) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.api.instance import Instance
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
-from spag.evaluation.reasoning.answers import answer_in
+from spag.evaluation.reasoning.answers import ChatModel, answer_in
 from spag.evaluation.reasoning.evaluate import evaluate_reasoning
 from spag.evaluation.reasoning.tasks import ReasoningSettings
 from spag.models.loading import load_tokenizer
@@ -48,6 +49,16 @@ def chatty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelConfig:
 )
 def test_the_answer_is_what_follows_the_thought(reply: str, stop: str | None, answer: str) -> None:
     assert answer_in(reply, stop) == answer
+
+
+def test_a_thought_that_the_template_opens_and_the_limit_cuts_is_no_answer() -> None:
+    class Thinker:
+        def generate_until(self, requests: Sequence[Instance]) -> list[str]:
+            return ["one, two", "one, two</think>four, five", "one, two"]
+
+    prompts = "[user]Hi[assistant]<think>\n", "[user]Hi[assistant]<think>\n", "[user]Hi[assistant]"
+    asked = [Instance("generate_until", {}, (prompt, {"until": [","]}), 0) for prompt in prompts]
+    assert ChatModel(Thinker()).generate_until(asked) == ["", "four", "one"]
 
 
 def test_a_model_is_asked_in_its_template_and_scored_by_its_answer(

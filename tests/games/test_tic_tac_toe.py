@@ -102,6 +102,13 @@ def test_no_held_out_board_is_in_training(plies: int) -> None:
     assert train and held_out and not train & held_out
 
 
+def test_an_opening_keeps_its_split_whatever_the_longest_one_may_be() -> None:
+    """A file names the openings of its games, not the setting under which they were drawn."""
+    drawn = {split: TicTacToe(opening=4).tasks(split, None, 0) for split in Split}
+    for game in map(TicTacToe, (2, 3, 4)):
+        assert all(game.split_of(task) is split for split, tasks in drawn.items() for task in tasks)
+
+
 def test_too_many_openings_name_the_setting() -> None:
     assert len(GAME.tasks(Split.HELD_OUT, 100, 0)) == 100
     with pytest.raises(

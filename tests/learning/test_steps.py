@@ -125,6 +125,22 @@ def test_the_largest_mismatch_of_a_step_is_recorded(model_folder: Path, tmp_path
     assert row["mismatch_max"] > 30 > row["mismatch"]  # the mean of one far and two near tokens
 
 
+def test_a_step_that_trains_nothing_is_measured_once(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in every pass over its samples: the policy stays the same."""
+    plain, sizes = loop.token_scores, list[int]()
+
+    def counted(model: Any, batch: Any, *others: Any, **options: Any) -> Tensor:
+        sizes.append(len(batch["weight"]))
+        return plain(model, batch, *others, **options)
+
+    monkeypatch.setattr(loop, "token_scores", counted)
+    learn(model_folder, tmp_path, [sample(0.0, 5, 6), sample(0.0, 7)], steps=1, epochs=3, minibatches=2)
+    [row] = rows(tmp_path)
+    assert sizes == [2] and row["entropy"] > 0 and row["learning_rate"] is None
+
+
 @pytest.mark.parametrize(
     ("reference", "shares"),
     [

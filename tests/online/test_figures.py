@@ -76,6 +76,6 @@ def test_samples_without_advantage_are_counted_and_dead_play_is_seen() -> None:
     counts = [found[f"kuhn_poker/player_0/{name}"] for name in ("samples", "no_advantage_samples", "no_advantage")]
     assert counts == [4, 3, 0.75]
     assert found["kuhn_poker/player_1/samples"] == 0  # it is not trained
-    dead = made_of(GAMES[:1], 0.0, 0.0)  # no token is trained, so the loop adds no entropy
+    dead = made_of(GAMES[:1], 0.0, 0.0)
     signs = collapse_warnings([{"step": step, **dead} for step in range(1, LEAST_STEPS + 5)])
     assert "kuhn_poker/player_0/no_advantage" in signs and "kuhn_poker/player_1/no_advantage" not in signs

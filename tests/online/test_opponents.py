@@ -22,6 +22,7 @@ from spag.engines.bot import BotEngine
 from spag.games.base import Game
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.learning.metrics import TrainProgress
+from spag.learning.selfplay import SelfplaySource
 from spag.learning.worker import TrainingJob
 from spag.models.loading import load_model, load_tokenizer, save_model
 from spag.models.saved import saved_weights
@@ -270,3 +271,16 @@ def test_the_weights_of_a_snapshot_with_experts_have_the_names_of_a_loaded_model
     own, found = dict(model.named_parameters()), saved_weights(tmp_path / "snapshot")
     assert found.keys() == own.keys()
     assert all(torch.equal(found[name], weight) for name, weight in own.items())
+
+
+def test_a_step_s_record_and_progress_name_opponents_as_the_next_draw_does() -> None:
+    """Which with ``overlap`` is of a later step: the games of those before it are drawn, or even played."""
+    source = object.__new__(SelfplaySource)
+    source.settings = ReinforceSettings.model_validate({"opponents": POOL, "snapshot_every": 2, "overlap": 1})
+    source.player = StepPlayer(Path(), [MixedGame(KUHN)], ModelConfig(), EngineConfig(), source.settings, 0)
+    source.player.opponents = opponents([], [], overlap=1)
+    shares = {row["opponent"]: row["share"] for row in source._ratings(2)}
+    assert shares == {"bot:equilibrium": 0.25, "snapshot-2": 0.25}
+    source.watch = None
+    source.figures = {"kuhn_poker/player_0/reward": 0.5, "kuhn_poker/player_0 against ./runs/a/checkpoint/reward": -1}
+    assert source.describe() == "player_0 +0.50  player_0 against ./runs/a/checkpoint -1.00"

@@ -6,7 +6,7 @@ import pytest
 
 from spag.engines.players import CONSTANT
 from spag.games.registry import get
-from spag.report.arena_tables import last_model
+from spag.report.arena_tables import change_table, last_model
 from spag.report.cells import p_text, signed
 from spag.report.headline import (
     Comparison,
@@ -68,7 +68,10 @@ def test_players_that_win_together_are_compared_by_reward_in_each_role() -> None
         {**shared, "role": "answerer", "outcome": None, "difference": {**difference, "p_value": 0.2}},
         {**shared, "role": "answerer", "outcome": "answerer_violation"},
     ]
-    last, found = arena_findings({"ratings": arena(0, 1)["ratings"], "paired": rows}, get("twenty_questions"))
+    ratings, game = arena(0, 1)["ratings"], get("twenty_questions")
+    # of two players, one asks where the other answers: better questions and worse answers look alike
+    assert arena_findings({"ratings": ratings, "paired": rows}, game) == ("mine", [])
+    last, found = arena_findings({"ratings": [{"name": CONSTANT}, *ratings], "paired": rows}, game)
     assert [(one.tone, one.other) for one in found] == [
         (Tone.BETTER, "base as questioner"),
         (Tone.UNCLEAR, "base as answerer"),
@@ -78,6 +81,13 @@ def test_players_that_win_together_are_compared_by_reward_in_each_role() -> None
         sentence(last, found)
         == "mine is better than base as questioner, but shows no difference from base as answerer beyond noise."
     )
+
+
+def test_two_players_alone_have_no_opponent_in_common() -> None:
+    results = {"ratings": arena(0, 1)["ratings"], "paired": []}
+    assert change_table(results, TABOO).title == "mine on the same tasks, each against the other"
+    results["ratings"].append({"name": CONSTANT})
+    assert change_table(results, TABOO).title == "mine on the same tasks, against the same opponents"
 
 
 def test_one_sentence_with_equal_findings_together() -> None:
@@ -107,8 +117,8 @@ def test_the_sentence_names_degenerate_play_and_the_baseline() -> None:
     _, found = arena_findings(results, TABOO)
     said = sentence(last, found, caveats(results, TABOO, found, []))
     assert said == (
-        "mine is better than base (58:3), but shows no difference from bot:constant (20:19; a bot that repeats one "
-        "sentence) beyond noise; 83 % of its games are ties."
+        "mine is better than base (58:3), but shows no difference from bot:constant (20:19; a bot that always says the "
+        "most harmless thing) beyond noise; 83 % of its games are ties."
     )
 
 

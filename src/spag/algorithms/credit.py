@@ -1,6 +1,7 @@
 """From games to samples, shared by all algorithms: which role is trained, each utterance's prompt, and its sample."""
 
 import hashlib
+import random
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from spag.algorithms.online_settings import RewardOverride
 from spag.algorithms.settings import opponent_group
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import DataError
+from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split, Utterance
 from spag.games.base import Game
 from spag.games.replay import replay
@@ -53,6 +55,14 @@ def without_held_out(games: Sequence[Episode], game: Game, source: str, notes: l
             raise DataError(f"{source}: all {left_out:,} games are on held-out tasks, which are left out; {fix}")
         notes.append(f"{source}: {left_out:,} of {len(games):,} games left out, because their tasks are held out")
     return kept
+
+
+def drawn_games(games: list[Episode], limit: int | None, seed: int) -> list[Episode]:
+    """Return ``limit`` of a teacher's games, drawn by ``seed``, in their order; all if there are no more."""
+    if limit is None or limit >= len(games):
+        return games
+    kept = sorted(random.Random(derive_seed(seed, "teacher")).sample(range(len(games)), limit))
+    return [games[at] for at in kept]
 
 
 def is_trained(episode: Episode, role: str, learner: str | None) -> bool:

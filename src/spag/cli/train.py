@@ -136,7 +136,7 @@ def rewards_command(
     """
     from dataclasses import replace
 
-    from spag.algorithms.credit import without_held_out
+    from spag.algorithms.credit import drawn_games, without_held_out
     from spag.algorithms.imitation import Imitation
     from spag.algorithms.spag import Spag
     from spag.cli.tables import print_rewards
@@ -154,9 +154,10 @@ def rewards_command(
     games = list(read_episodes(episodes))
     if learner is not None:
         _check_learner(learner, games, str(episodes))
-    if algorithm == "imitation" and not settings.keep_held_out:
+    if algorithm == "imitation":  # as in training
         notes: list[str] = []
-        games = without_held_out(games, game, str(episodes), notes)
+        games = games if settings.keep_held_out else without_held_out(games, game, str(episodes), notes)
+        games = drawn_games(games, settings.max_episodes, config.seed)
         for note in notes:
             reporter.note(note)
     chosen = (Imitation if algorithm == "imitation" else Spag)(settings, seed=config.seed)

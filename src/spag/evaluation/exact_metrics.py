@@ -47,9 +47,12 @@ def move_probabilities(
     found = MoveProbabilities({}, {})
     for name in dict.fromkeys(names.values()):
         tokenizer = load_tokenizer(name, trust_remote_code=trusted)
-        weights = load_model(name, dtype=dtype, device=model.device, trust_remote_code=trusted)
         roles = [role for role in game.roles if names[role] == name]
-        found |= probabilities_of(weights, tokenizer, style, game, roles, on_scored)
+        found |= probabilities_of(
+            # not in a variable, which would keep it in memory while the other role's is loaded
+            load_model(name, dtype=dtype, device=model.device, trust_remote_code=trusted),
+            *(tokenizer, style, game, roles, on_scored),
+        )
     return found
 
 

@@ -70,7 +70,7 @@ def _stream(units: Sequence[Sequence[int]], seed: int) -> Iterator[int]:
 
 
 def online_updates(
-    samples: Sequence[EncodedSample], *, seed: str, epochs: int, minibatches: int, left_out: float = 0.0
+    samples: Sequence[EncodedSample], *, seed: str, epochs: int = 1, minibatches: int = 1, left_out: float = 0.0
 ) -> Iterator[Update]:
     """Yield the updates of a step: its samples are shuffled for each pass and cut into mini-batches.
 

@@ -131,9 +131,10 @@ class Loop:
         encoded, metrics = time.perf_counter(), StepMetrics(self.accelerator.device)
         row: Row = {"learning_rate": None, "grad_norm": None}
         for update in made.updates:
-            row |= (
-                self._update(made, update, step, metrics) if made.trains else self._measure(made, update, step, metrics)
-            )
+            if made.trains:
+                row |= self._update(made, update, step, metrics)
+            else:
+                self._measure(made, update, step, metrics)
         trim_heap()
         seconds = {"logprobs_s": encoded - played, "train_s": time.perf_counter() - encoded}
         self.updates_done = step * online.updates
@@ -219,7 +220,7 @@ class Loop:
             with policy.reference.in_place():
                 data.columns["ref_logprob"] = self.cache.values(data.samples, logprobs)
         left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
-        passes: dict[str, Any] = {"epochs": online.epochs, "minibatches": online.minibatches}
+        passes: dict[str, Any] = {"epochs": online.epochs, "minibatches": online.minibatches} if trains else {}
         plan = online_updates(data.samples, seed=f"{self.phase.seed}-{step}", left_out=left_out, **passes)
         return StepData(data, [update for update in plan if update.samples], groups, unreadable, trains)
 
@@ -245,12 +246,11 @@ class Loop:
         return {"learning_rate": rate, "grad_norm": checked_norm(norm, what, self.phase.model.dtype)}
 
     @torch.no_grad()
-    def _measure(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> Row:
+    def _measure(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> None:
         """Add the metrics of an update that would change nothing."""
         totals = made.data.totals(update)
         for batch in made.data.batches(update):
             self._loss(to_device(batch, self.accelerator.device), made, totals, step, metrics)
-        return {}
 
     def _loss(self, batch: Batch, made: StepData, totals: Totals, step: int, metrics: StepMetrics) -> Tensor:
         """Return a micro-batch's share of the update's loss."""

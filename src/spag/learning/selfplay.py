@@ -133,8 +133,8 @@ class SelfplaySource(Source):
         return {"stopped": self.stopped} if self.stopped else {}
 
     def describe(self) -> str:
-        rewards = {name: value for name, value in self.figures.items() if name.endswith("/reward")}
-        text = "  ".join(f"{name.split('/')[-2]} {value:+.2f}" for name, value in rewards.items())
+        rewards = [(name, value) for name, value in self.figures.items() if name.endswith("/reward")]
+        text = "  ".join(f"{name.partition('/')[2].removesuffix('/reward')} {value:+.2f}" for name, value in rewards)
         found = [name.partition("/")[2] or name for name in self.watch.found] if self.watch else []
         return f"{text}  collapse? {', '.join(found)}" if found else text
 
@@ -204,10 +204,10 @@ class SelfplaySource(Source):
             self.evaluations.append({**about, "roles": own, "pair": report["pairs"], "exact": exact})
 
     def _ratings(self, step: int) -> list[Row]:
-        """Return the policy's results against each opponent after ``step``, and its share of the next step."""
+        """Return the policy's results against each opponent after ``step``, and its share of the next step's draws."""
         found: list[Row] = []
         for game in (part.game for part in self.player.mix):
-            shares = self.player.opponents.weights(step + 1, game)
+            shares = self.player.opponents.weights(step + 1 + self.settings.overlap, game)
             for name, result in sorted(self.player.opponents.results(step, game, shares).items()):
                 figures = {"games": result.met, "score": result.score, "rating": result.rating}
                 share = shares[name] / sum(shares.values())

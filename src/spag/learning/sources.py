@@ -4,7 +4,6 @@ Both look the same to the loop (``loop.py``): it asks for the games of step 1, 2
 Files have one step, trained for many updates.
 """
 
-import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +13,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from spag.algorithms.credit import without_held_out
+from spag.algorithms.credit import drawn_games, without_held_out
 from spag.algorithms.settings import OfflineSettings
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.seeds import derive_seed
@@ -113,9 +112,7 @@ class FileSource(Source):
                 games += read_episodes(path)
         if self.leaves_out_held_out and not self.settings.keep_held_out:
             games = without_held_out(games, self.game, ", ".join(map(str, self.files)), self.notes)
-        if self.limit is not None and self.limit < len(games):
-            kept = sorted(random.Random(derive_seed(self.seed, "teacher")).sample(range(len(games)), self.limit))
-            games = [games[at] for at in kept]
+        games = drawn_games(games, self.limit, self.seed)
         settings = self.settings
         self.tasks_unknown = any(sample.type is not SampleType.SFT for sample in samples)
         if settings.sft_data is not None:

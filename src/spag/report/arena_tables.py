@@ -106,7 +106,8 @@ def change_table(arena: Arena, game: Game) -> Table:
             difference = oriented(row["difference"], is_first)
             changed = interval(difference, scale, digits=digits)
             rows.append((label, row["players"][is_first], change, changed, p_value(difference["p_value"])))
-    title = f"{last} on the same tasks, against the same opponents"
+    whom = "against the same opponents" if len(arena["ratings"]) > 2 else "each against the other"
+    title = f"{last} on the same tasks, {whom}"
     return Table(title, ("", "against", "then → now", "difference", "p"), tuple(rows), texts=2)
 
 

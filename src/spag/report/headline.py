@@ -46,7 +46,8 @@ class Comparison:
 def arena_findings(arena: Mapping[str, Any], game: Game) -> tuple[str, list[Comparison]]:
     """Return the last model's name and its comparison with each of the others on the tasks both played.
 
-    If players compete, by score in both roles; if they win together, by reward in the same role.
+    If players compete, by score in both roles; if they win together, by reward in the same role, with the same
+    partners: two players alone are not compared, since each role's reward depends on the other player too.
     """
     last = last_model(arena)
     return last, list(_scores(arena, last) if is_competitive(game) else _rewards(arena, last))
@@ -68,7 +69,7 @@ def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
 
 def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
     for row in arena["paired"]:
-        if last in row["players"] and row["outcome"] is None:
+        if len(arena["ratings"]) > 2 and last in row["players"] and row["outcome"] is None:
             is_first = row["players"][0] == last
             difference = oriented(row["difference"], is_first)
             other = row["players"][is_first]
@@ -100,7 +101,7 @@ def sentence(player: str, findings: Sequence[Comparison], caveats: Sequence[str]
 def _named(finding: Comparison) -> str:
     said = [finding.wins] if finding.wins else []
     if CONSTANT in finding.other:
-        said.append("a bot that repeats one sentence")
+        said.append("a bot that always says the most harmless thing")
     return f"{finding.other} ({'; '.join(said)})" if said else finding.other
 
 

@@ -6,7 +6,9 @@ machine. Only models' configs are loaded or downloaded; nothing is converted.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
+from spag.algorithms import get as get_algorithm
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import IterationSettings, OfflineSettings, TeacherSettings, UpdateSettings
 from spag.config.schema import PhaseConfig, RunConfig
@@ -101,7 +103,7 @@ def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
 
 
 def _check_files(config: RunConfig, phase: PhaseConfig) -> None:
-    """Read the beginning of every file that the phase learns from."""
+    """Read the beginning of every file that the phase learns from, and credit its first game."""
     settings = phase.settings
     if isinstance(settings, TeacherSettings):
         game = config.game_of(phase).build()
@@ -110,7 +112,7 @@ def _check_files(config: RunConfig, phase: PhaseConfig) -> None:
             if path is None:
                 training_specs(game, 1, 0)
             elif not is_file_of_samples(path):
-                next(iter(read_episodes(path)), None)
+                get_algorithm(phase.algorithm)(settings).credit([*islice(read_episodes(path), 1)], game, None)
         if not settings.episodes and not settings.sft_data:
             raise ConfigError(
                 "episodes and sft_data are empty, so there is nothing to learn; name one, or drop the phase"

@@ -129,8 +129,9 @@ def planned_stages(config: RunConfig) -> list[str]:
 
 def progress_of(config: RunConfig, folder: Path) -> str:
     """Return how many stages of a run are done, in words."""
-    manifest, planned = Manifest.open(folder), planned_stages(config)
-    return f"{folder} has {sum(map(manifest.is_done, planned))} of {len(planned)} stages done"
+    planned = planned_stages(config)
+    done = Manifest.open(folder).standing().intersection(planned)
+    return f"{folder} has {len(done)} of {len(planned)} stages done"
 
 
 def check_free(output: Path) -> None:
@@ -145,8 +146,8 @@ def check_free(output: Path) -> None:
 
 
 def trained_models(config: RunConfig, folder: Path) -> dict[str, str]:
-    """Return the checkpoints of finished trainings in the run ``folder``, by name, in order."""
-    manifest = Manifest.open(folder)
-    done = [model for model in planned_models(config) if manifest.is_done(f"{model.folder}/train")]
+    """Return the checkpoints of finished trainings in the run ``folder``, by name, in order; none to be redone."""
+    standing = Manifest.open(folder).standing()
+    done = [model for model in planned_models(config) if f"{model.folder}/train" in standing]
     places = {model.name: folder / model.folder / "checkpoint" for model in done}
     return {name: str(at) for name, at in places.items() if any((at / file).is_file() for file in MODEL_FILES)}

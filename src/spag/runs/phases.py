@@ -131,13 +131,14 @@ def _train(run: Run, model: PlannedModel) -> None:
         f"{model.folder}/train",
         _train_settings(run, model, files),
         [*run.trained(model.start), *([f"{model.folder}/play"] if model.plays else [])],
-        [f"{model.folder}/{name}" for name in _OUTPUTS],
+        [*(f"{model.folder}/{name}" for name in _OUTPUTS), _SCORES],
         train,
         kept=[f"{model.folder}/checkpoint"],
         players=settings.met if isinstance(settings, OnlineSettings) else (),
     )
 
 
+_SCORES = "reasoning/results.json"  # of the models before; spag eval writes it again from the items
 _OUTPUTS = (
     "checkpoint", "start", "state", "episodes", "evaluations", "snapshots", "tensorboard", "metrics.jsonl",
     "evaluations.jsonl", "opponents.jsonl", "warnings.jsonl", "reference.jsonl", "samples.jsonl", "training.json",

@@ -37,6 +37,8 @@ from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
 from spag.storage.manifest import Manifest
 
+_WAITING: Json = {"status": "waiting", "seconds": 0.0}
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -92,12 +94,17 @@ class RunFolder:
 
     @cached_property
     def stages(self) -> Mapping[str, Json]:
-        """The manifest's entry of each stage that was begun."""
-        begun = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
-        stages: dict[str, Json] = {name: dict(entry) for name, entry in begun.items()}
-        for name, entry in stages.items():
+        """The manifest's entry of each stage that was begun; done ones with a redo pending wait for it."""
+        manifest = Manifest.open(self.folder)
+        standing, stages = manifest.standing(), dict[str, Json]()
+        for name, entry in manifest.stages.items():
             records.check_results(self.folder / "manifest.json", name, entry.get("results", {}))
+            stages[name] = _WAITING if manifest.is_done(name) and name not in standing else dict(entry)
         return stages
+
+    def _waits(self, *stages: str) -> bool:
+        """Whether one of ``stages`` is to be redone."""
+        return any(self.stages.get(name, {}).get("status") == "waiting" for name in stages)
 
     def results(self, stage: str) -> Json:
         """Return the results of a stage; empty until it is done."""
@@ -127,8 +134,7 @@ class RunFolder:
     def progress(self) -> list[StageProgress]:
         """Return every stage in the settings, in order."""
         planned = planned_stages(self.config) if self.config else []
-        waiting: Json = {"status": "waiting", "seconds": 0.0}
-        entries = {name: self.stages.get(name, waiting) for name in (*planned, *self.stages)}
+        entries = {name: self.stages.get(name, _WAITING) for name in (*planned, *self.stages)}
         return [
             StageProgress(name, one["status"], one["seconds"], self._idle(name) if one["status"] == "started" else None)
             for name, one in entries.items()
@@ -271,12 +277,13 @@ class RunFolder:
     @cached_property
     def arena(self) -> Json | None:
         path = self.folder / "arena" / "results.json"
-        return load_results(path, self.game) if path.exists() else None
+        return load_results(path, self.game) if path.exists() and not self._waits("arena") else None
 
     @cached_property
     def reasoning(self) -> Json | None:
         path = self.folder / "reasoning" / "results.json"
-        return load_reasoning(path) if path.exists() else None
+        waits = self._waits(*(f"{model.folder}/train" for model in self.models))
+        return load_reasoning(path) if path.exists() and not waits else None
 
     def checkpoints(self) -> dict[str, str]:
         """Return the path or id of each model, by name: base, and the trained ones. Empty without settings."""

@@ -194,6 +194,16 @@ class Manifest:
         """Return whether ``stage`` has been done, even if its results have changed since."""
         return stage in self.stages and self.stages[stage]["status"] == "done"
 
+    def standing(self) -> set[str]:
+        """Return the stages that are done, each on results of earlier ones that stand too: no redo is pending."""
+        found = set(filter(self.is_done, self.stages))
+        while True:
+            built_on = {name: self.stages[name].get("built_on", {}) for name in found}
+            kept = {name for name, on in built_on.items() if found.issuperset(on) and self._built_on([*on]) == on}
+            if kept == found:
+                return found
+            found = kept
+
     def decide(
         self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, model: Files = None
     ) -> StageDecision:

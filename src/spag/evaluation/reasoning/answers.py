@@ -15,7 +15,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, CachingLM
 from sqlitedict import SqliteDict  # type: ignore[import-untyped]
 
-from spag.core.thinking import split_thought
+from spag.core.thinking import OPEN, split_thought
 from spag.engines.base import text_before_stop
 
 
@@ -51,8 +51,13 @@ class ChatModel:
 
     def generate_until(self, requests: Sequence[Instance]) -> list[str]:
         whole = [replace(one, arguments=(one.args[0], {**one.args[1], "until": []})) for one in requests]
-        replies = self.lm.generate_until(whole)
-        return [answer_in(reply, one.args[1].get("until")) for reply, one in zip(replies, requests, strict=True)]
+        asked = zip(self.lm.generate_until(whole), (one.args for one in requests), strict=True)
+        return [answer_in(_opening(prompt) + reply, options.get("until")) for reply, (prompt, options) in asked]
+
+
+def _opening(prompt: str) -> str:
+    """Return the mark of a thought that a template opens: a reply that is cut inside it shows no mark."""
+    return OPEN if prompt.rstrip().endswith(OPEN) else ""
 
 
 def answer_in(reply: str, stop: str | Sequence[str] | None) -> str:

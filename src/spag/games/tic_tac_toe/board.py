@@ -7,7 +7,7 @@ tasks, so a perfect player never loses. Openings with the same board, rotated or
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, ClassVar
 
@@ -27,6 +27,7 @@ three columns and two diagonals:"""
 _OWN_AND_OTHERS = {"player_0": str.maketrans("XO", "xo"), "player_1": str.maketrans("XO", "ox")}
 _SQUARES = tuple(str(square) for square in range(1, 10))
 _HELD_OUT_IN = 3
+_LONGEST_OPENING = 4
 
 
 def _task(squares: Sequence[int]) -> Task:
@@ -70,7 +71,9 @@ class TicTacToe(OpenGame):
     bots: ClassVar[Mapping[str, Bot]] = {**OpenGame.bots, "perfect": _perfect_bot}
     rules = RULES
 
-    opening: Annotated[int, Field(ge=2, le=4, description="most moves already made when a game starts")] = 3
+    opening: Annotated[
+        int, Field(ge=2, le=_LONGEST_OPENING, description="most moves already made when a game starts")
+    ] = 3
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         classes = enumerate(solver.openings(self.opening), start=1)
@@ -84,8 +87,10 @@ class TicTacToe(OpenGame):
         return [_task(squares) for squares in drawn(found, count, seed, shortage)]
 
     def split_of(self, task: Task) -> Split:
+        """Return the split of any opening: a file may hold longer ones than this game starts from."""
         squares = task.data.get("opening")
-        return super().split_of(_task(squares) if isinstance(squares, list) else task)
+        longest = replace(self, opening=_LONGEST_OPENING)
+        return OpenGame.split_of(longest, _task(squares) if isinstance(squares, list) else task)
 
     def custom_task(self, text: str) -> Task:
         """Parse a typed opening: the squares of the moves already made."""
@@ -96,10 +101,9 @@ class TicTacToe(OpenGame):
     def start(self, task: Task, seed: int) -> State:
         squares: Any = task.data.get("opening")
         numbers = isinstance(squares, list) and all(type(square) is int and 1 <= square <= 9 for square in squares)
-        if not numbers or len(set(squares)) < len(squares) or len(squares) > 4:
-            raise DataError(
-                f"task {task.id!r}: {squares!r} is not an opening; it must list up to 4 different squares of 1 to 9"
-            )
+        if not numbers or len(set(squares)) < len(squares) or len(squares) > _LONGEST_OPENING:
+            what = f"it must list up to {_LONGEST_OPENING} different squares of 1 to 9"
+            raise DataError(f"task {task.id!r}: {squares!r} is not an opening; {what}")
         return State(task, seed)
 
     def to_move(self, state: State) -> str | None:
