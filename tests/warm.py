@@ -97,7 +97,11 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
         os.environ.clear()
         os.environ |= asked["environment"]
         os.chdir(asked["folder"])
-        sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
+        added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
+        sys.path[:0] = added
+        for own in (Path(path, "sitecustomize.py") for path in added):
+            if own.is_file():
+                runpy.run_path(str(own))
         sys.argv = asked["program"]
         os.getppid = lambda: _parent(asked["client"])  # as if the client had become this process
         if sys.argv[0] == "-c":

@@ -208,6 +208,7 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
     killer.mkdir()
     (killer / "sitecustomize.py").write_text(KILLER)
     chosen, before = twenty(processes=2), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(processes, "WORKER", training_command)
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(killer), os.environ["PYTHONPATH"]]))
         patch.setenv("SPAG_TEST_MARKER", str(tmp_path / "run" / "state" / "checkpoint-4" / "complete"))
@@ -220,7 +221,6 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
     assert signal.getsignal(signal.SIGTERM) == before
     assert not (tmp_path / "run" / "checkpoint").exists()
     assert list((tmp_path / "run" / "state").glob("checkpoint-*/complete"))
-    monkeypatch.setattr(processes, "WORKER", training_command)
     result = launch(model_folder, tmp_path, "run", chosen)
     assert (result["steps"], result["metrics"]["step"]) == (20, 20)
     assert_same(alone / "twenty", tmp_path / "run")

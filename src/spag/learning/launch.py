@@ -70,7 +70,7 @@ def _progress_bars(reporter: Reporter, title: str) -> "Iterator[OnProgress]":
         def show(at: "TrainProgress") -> None:
             if at.unit not in bars:
                 stack.close()  # the bar of the previous unit
-                earlier = at.step - 1  # of a resumed training; else the time left would count them as just done
+                earlier = max(0, at.step - 1)  # of a resumed training; else the time left would count them as just done
                 bar = reporter.track(f"{title}: {at.unit}", at.total_steps, earlier)
                 bars[at.unit] = stack.enter_context(bar)
             loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
