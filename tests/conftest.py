@@ -3,7 +3,6 @@
 import atexit
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ def fork_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Patcher]:
     core = {max(os.sched_getaffinity(0))}
 
     def apply(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(pool, "WORKER", [sys.executable, "-IS", warm.__file__, address, *pool.WORKER[2:]])
+        patch.setattr(pool, "WORKER", warm.command(address, pool.WORKER[2:]))
         patch.setattr(os, "sched_getaffinity", lambda process: core)
 
     with forked.server(tmp_path_factory.mktemp("warm"), modules, **environment) as address:
@@ -78,7 +77,7 @@ def training_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[
     from spag.learning import processes
 
     with forked.server(tmp_path_factory.mktemp("warm"), []) as address:
-        yield [sys.executable, "-IS", warm.__file__, address, *processes.WORKER[1:]]
+        yield warm.command(address, processes.WORKER[1:])
 
 
 HEAVY = (

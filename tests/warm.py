@@ -26,6 +26,11 @@ _FIRST_FREE = 500  # above every number that a program's own files have
 _PR_SET_PDEATHSIG = 1
 
 
+def command(address: str, program: Sequence[str]) -> list[str]:
+    """Return what to start in place of ``program``, the arguments of a Python interpreter."""
+    return [sys.executable, "-IS", __file__, address, *program]
+
+
 def parent_of(pid: int, address: str) -> int | None:
     """Return the process that asked the server for its fork ``pid``; ``None`` if that is another process."""
     note = Path(address).with_name(f"{pid}.parent")
@@ -53,6 +58,7 @@ def serve(address: str, modules: Sequence[str]) -> None:
 
 
 def _end_with(parent: int) -> None:
+    """As ``exit_with_parent``, without its thread: a process that forks has none."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -84,7 +90,9 @@ def _guard(client: socket.socket, folder: Path) -> None:
 
 
 def _parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    from psutil import Process  # not at the top: who asks for a fork starts without packages
+
+    return Process(process).ppid()
 
 
 def _become(asked: dict[str, Any], files: list[int]) -> None:

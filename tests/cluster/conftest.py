@@ -1,5 +1,5 @@
-"""A cluster of three nodes of one core each, simulated on this machine. Its workers are forks, but for the imports like
-any other.
+"""A cluster of three nodes of one core each, simulated on this machine. Its workers are forks of a process that has
+imported torch.
 """
 
 import importlib.util

@@ -140,10 +140,8 @@ def test_a_prompt_that_fits_no_engine_ends_the_play_at_once(cluster: Cluster, tm
 
 
 def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path) -> None:
-    job = PlayJob(partial(scripted, tmp_path, 0.0), TABOO)
-    blocker = forked.start(
-        play_into, tmp_path / "b.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 600.0), TABOO)
-    )
+    job, for_ever = (PlayJob(partial(scripted, tmp_path, latency_s), TABOO) for latency_s in (0.0, 600.0))
+    blocker = forked.start(play_into, tmp_path / "b.jsonl", cluster.address, for_ever)
     try:
         wait_until(lambda: len(opened(tmp_path)) == 3)
         with pytest.raises(EngineError, match="no worker could start within 1 s"):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -48,11 +49,9 @@ def move_probabilities(
     for name in dict.fromkeys(names.values()):
         tokenizer = load_tokenizer(name, trust_remote_code=trusted)
         roles = [role for role in game.roles if names[role] == name]
-        found |= probabilities_of(
-            # not in a variable, which would keep it in memory while the other role's is loaded
-            load_model(name, dtype=dtype, device=model.device, trust_remote_code=trusted),
-            *(tokenizer, style, game, roles, on_scored),
-        )
+        load = partial(load_model, name, dtype=dtype, device=model.device, trust_remote_code=trusted)
+        # no variable holds the model, which would stay in memory while the other role's is loaded
+        found |= probabilities_of(load(), tokenizer, style, game, roles, on_scored)
     return found
 
 

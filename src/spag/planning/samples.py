@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from math import ceil
 from statistics import fmean
 from typing import Any
@@ -88,7 +88,7 @@ def examples(game: Game, tokens: float) -> list[Episode]:
 def _finished(game: Game) -> list[tuple[Episode, bool]]:
     """Return games of ``game``, and whether their players speak freely."""
     try:
-        shipped = list(read_episodes(teacher_path(game)))[:EXAMPLES]
+        shipped = islice(read_episodes(teacher_path(game)), EXAMPLES)
         return [(replace(one, settings=None), True) for one in shipped]  # in any language
     except ConfigError:  # it ships none
         name = next((name for name in ("random", *game.bots) if name in game.bots), None)

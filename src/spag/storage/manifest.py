@@ -196,13 +196,12 @@ class Manifest:
 
     def standing(self) -> set[str]:
         """Return the stages that are done, each on results of earlier ones that stand too: no redo is pending."""
-        found = set(filter(self.is_done, self.stages))
-        while True:
-            built_on = {name: self.stages[name].get("built_on", {}) for name in found}
-            kept = {name for name, on in built_on.items() if found.issuperset(on) and self._built_on([*on]) == on}
-            if kept == found:
-                return found
-            found = kept
+        built_on = {name: self.stages[name].get("built_on", {}) for name in filter(self.is_done, self.stages)}
+        found = {name: on for name, on in built_on.items() if self._built_on([*on]) == on}
+        while fallen := [name for name, on in found.items() if not found.keys() >= on.keys()]:
+            for name in fallen:
+                del found[name]
+        return set(found)
 
     def decide(
         self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, model: Files = None

@@ -36,7 +36,7 @@ _CUE_FIELDS = frozenset({"role"})
 
 
 class Layout(Enum):
-    """How the parts of a training prompt are ordered."""
+    """The order of the parts of a training prompt."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"
