@@ -108,6 +108,8 @@ def test_a_role_samples_as_both_do_but_where_it_says_otherwise() -> None:
 def test_another_game_brings_its_own_settings() -> None:
     config = load_config("demo", ["game.name=kuhn_poker"])
     assert config.game.build().name == "kuhn_poker"
+    replaced = load_config("demo", ["reinforce.game.name=nim", "phases=[{algorithm: reinforce}]"])
+    assert replaced.phases[0].game is not None and replaced.phases[0].game.build().name == "nim"
     hands = load_config("demo", ["game.hands=12", "game.name=kuhn_poker"])
     assert hands == load_config("demo", ["game.name=kuhn_poker", "game.hands=12"])  # in whatever order
     assert hands.game.model_extra == {"hands": 12}
@@ -133,6 +135,7 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
         ("phases: [{algorithm: reinforce}]", ["reinforce.tie=0"], "an option of a phase: phases.0.rewards.GAME.tie"),
         ("", ["spag.learning_rate=2..0e-6"], "phases.1.learning_rate: input should be a valid number"),
         ("", ["spag.lr=1e-6"], "unknown option phases.1.lr; did you mean phases.1.learning_rate?"),
+        ("spag: 3", [], "unknown option spag; write options of an algorithm in its phase: phases: [{algorithm: spag"),
         ("lr: 1", [], "unknown option lr; learning_rate is an option of a phase: phases.0.learning_rate"),
         ("", ["spag.task=3"], "unknown option phases.1.task; did you mean phases.1.tasks?"),
         ("", ["spga.tasks=3"], "unknown option spga; did you mean spag?"),

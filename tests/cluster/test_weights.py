@@ -69,6 +69,17 @@ def test_weights_are_copied_once_and_anew_when_they_change(checkpoint: ModelConf
     assert publish(checkpoint, str(tmp_path / "shared")) != first
 
 
+def test_a_relative_folder_is_found_from_another(
+    checkpoint: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shared = publish(checkpoint, "store")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    there = fetch(shared, tmp_path / "node")
+    assert Path(there.name, "model.safetensors").read_bytes() == b"weights"
+
+
 def test_a_half_written_copy_is_never_loaded(checkpoint: ModelConfig, tmp_path: Path) -> None:
     shared = publish(checkpoint, str(tmp_path / "shared"))
     [listing] = (tmp_path / "shared").glob("*/files.json")

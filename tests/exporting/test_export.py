@@ -161,7 +161,7 @@ def test_missing_and_broken_models(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_model(tmp_path / "plain")
     source = find_source(str(folder))
     with pytest.raises(RunError, match="exists, and an export overwrites nothing"):
@@ -171,6 +171,10 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         export_model(source, tmp_path / "file")
     (tmp_path / "empty").mkdir()
     assert export_model(source, tmp_path / "empty").folder == tmp_path / "empty"
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert export_model(source, Path()).folder == tmp_path / "here"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "here", "plain"]
 
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:

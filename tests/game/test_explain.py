@@ -39,6 +39,13 @@ def test_the_deciding_words_are_found_as_written(role: Role, text: str, marked: 
     assert span[0] == text.rindex(marked)  # the last place is the right one in all of these
 
 
+@pytest.mark.parametrize(("word", "text"), [("cat", "A \u0441at."), ("spoon", "s\u0440oon"), ("yes", "\u0443es")])
+def test_a_word_in_letters_that_only_look_alike_is_found(word: str, text: str) -> None:
+    span = deciding_span(Role.DEFENDER, text, word)
+    assert span is not None
+    assert text[span[0] : span[1]] == text.removeprefix("A ").removesuffix(".")
+
+
 def test_an_explanation_names_the_deciding_utterance() -> None:
     found = explain(AdversarialTaboo(), episode("river", "What runs?", "My nose.", "And else?", "The river.", "Well."))
     assert (found.outcome.name, found.decisive, found.span) == (TabooOutcome.ATTACKER_WINS, 3, (4, 9))

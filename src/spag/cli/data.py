@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @json_option
 def games_command(name: str | None, as_json: bool) -> None:
-    """List the installed games, or show the rules of one."""
+    """List the installed games, or show roles, outcomes, settings and bots of one."""
     from spag.games.registry import get, names, setting_hints
 
     shown = [get(name)] if name else [get(known) for known in names()]
@@ -47,12 +47,12 @@ def games_command(name: str | None, as_json: bool) -> None:
 @click.option("--source", default="frequency", metavar="shipped|frequency|FILE", help="Source of the words.")
 @click.option("--top", type=click.IntRange(min=1), default=50_000, help="How many, most frequent first.")
 @click.option("--split", type=click.Choice(["all", "train", "held_out"]), default="all", help="Split to list.")
-@click.option("--language", metavar="CODE", default="en", help="Of the frequency list: de, fr, es.")
+@click.option("--language", metavar="CODE", default="en", help="Language of the words: en, de, fr or es.")
 @click.option("--output", type=ANY_PATH, help="File to write, one word a line. [default: standard output]")
 def words_command(source: str, top: int, split: str, language: str, output: Path | None) -> None:
     """List the target words of Taboo.
 
-    Common words, without stop words, names, inflected duplicates and offensive words.
+    The English frequency list leaves out stop words, names, inflected duplicates and offensive words.
     """
     from spag.games.registry import get
     from spag.games.taboo.words import load_words

@@ -57,7 +57,8 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
     if not isinstance(data, dict):
         raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
     applied = {}
-    for override in sorted(overrides, key=lambda text: "game.name=" not in text):  # another game has other settings
+    # phases first, for options inside them; then games, which have their own settings
+    for override in sorted(overrides, key=lambda text: (not text.startswith("phases="), "game.name=" not in text)):
         applied[_apply_override(data, override)] = override
     try:
         return RunConfig.model_validate(data)
@@ -180,6 +181,8 @@ def _hint(key: str, data: dict[str, Any]) -> str:
     settings = {kind: option_names(get_algorithm(kind).Settings) for kind in algorithm_names()}
     options = {kind: _with_sections(name for name, _ in named) for kind, named in settings.items()}
     phases = [f"phases.{at}.{name}" for at, kind in enumerate(kinds) for name in options.get(str(kind), ())]
+    if key in options:
+        return f"write options of an algorithm in its phase: phases: [{{algorithm: {key}, ...}}]"
     if key in (*run, *phases):
         return f"did you mean {key}?"
     places = {

@@ -95,6 +95,7 @@ def export_model(
     Raises ``RunError`` for a folder in use, ``ModelError`` for a model that cannot be loaded, ``ConfigError`` for an
     invalid destination, and ``StorageError`` for disk and network errors.
     """
+    output = output.absolute()  # "." has no name
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise RunError(f"{output}: exists, and an export overwrites nothing; name another --output or remove it")
     if destination:

@@ -21,6 +21,9 @@ from spag.learning.worker import TrainingJob, run_in_group
 from spag.rollout.ray.connection import connected, nodes
 from spag.storage.disk import storage_errors
 
+_STARTS = 10
+"""How often Ray Train, which waits a minute for each start, tries to start the workers: nodes may still join."""
+
 
 def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
     """Run ``job`` on the cluster at ``address``, with ``processes`` workers, else one per GPU (one if there is none).
@@ -45,6 +48,8 @@ def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
             os.environ.update(environment)
             run_in_group(text)
 
+        # typed as the first version of Ray Train, which this is not
+        failures = FailureConfig(max_failures=0, controller_failure_limit=_STARTS)  # type: ignore[call-arg]
         trainer = TorchTrainer(
             work,
             torch_config=TorchConfig(
@@ -54,7 +59,7 @@ def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
             run_config=RunConfig(
                 name="ray",
                 storage_path=str(job.folder.absolute()),
-                failure_config=FailureConfig(max_failures=0),
+                failure_config=failures,
                 callbacks=[],
             ),
         )
@@ -72,8 +77,9 @@ def _cause(failed: TrainingFailedError, job: TrainingJob, count: int) -> SpagErr
     for cause in causes.values():
         if isinstance(cause, SpagError):
             return cause
+    failed = getattr(failed, "controller_failure", failed)  # its own text is a heading
     lost_first = sorted(causes.items(), key=lambda found: not isinstance(found[1], RayActorError))
-    where, cause = "training on Ray", first_line(failed, 200)
+    where, cause = "training on Ray", first_line(failed, 300)
     if lost_first:
         rank, error = lost_first[0]
         where, cause = f"worker {rank} of {count} (they count from 0)", first_line(error, 200)

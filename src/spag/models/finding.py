@@ -75,7 +75,13 @@ def described_model(name: str) -> str:
 
 def cache_folder() -> Path:
     """Return the folder of converted models: ``$SPAG_CACHE``, else ``~/.cache/spag``. Raises ``ConfigError``."""
-    return expanded(os.environ.get("SPAG_CACHE", "~/.cache/spag"), ConfigError)
+    return expanded(os.environ.get("SPAG_CACHE", "~/.cache/spag"), ConfigError).absolute()
+
+
+def same_model(name: str) -> str:
+    """Return ``resolve_model``'s answer under one name for all spellings: a folder's full path without links."""
+    found = resolve_model(name)
+    return str(Path(found).resolve()) if Path(found).is_dir() else found
 
 
 @dataclass(frozen=True, slots=True)

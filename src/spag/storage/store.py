@@ -173,9 +173,10 @@ def folder_beside(folder: Path) -> Iterator[Path]:
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         outer = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        made = outer / folder.name  # others may read it; they cannot enter ``outer``
-        made.mkdir()
     try:
+        made = outer / folder.name  # others may read it; they cannot enter ``outer``
+        with storage_errors(folder):
+            made.mkdir()
         yield made
     finally:
         shutil.rmtree(outer, ignore_errors=True)

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
+from spag.core.errors import ModelError
 from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import (
@@ -45,7 +46,7 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
     arguments = engine_arguments(
         settings,
         model_positions=getattr(config, "max_position_embeddings", None),
-        token_bytes=_token_bytes(config, settings.dtype),
+        token_bytes=_token_bytes(config, settings.dtype) if settings.on_cpu else 0,
         free_bytes=psutil.virtual_memory().available,
     )
     sleep = 0 if settings.on_cpu else settings.sleep
@@ -97,7 +98,8 @@ def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style:
 
 def _token_bytes(config: PreTrainedConfig, dtype: str) -> int:
     """Return the bytes of one token's keys and values, over all layers."""
-    heads = config.num_attention_heads
+    if not (heads := getattr(config, "num_attention_heads", 0)):  # state-space models
+        raise ModelError(f"vLLM on a CPU cannot cache this model ({config.model_type}); play it on a GPU")
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     return int(2 * config.num_hidden_layers * kv_heads * head_dim * getattr(torch, dtype).itemsize)

@@ -58,7 +58,8 @@ def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
         raise ConfigError(f"cluster.storage={storage}: {first_line(error)}") from error
     except OSError as error:
         raise StorageError(f"{target}: cannot be written: {first_line(error)}") from error
-    return model.model_copy(update={"name": _SHARED + target})
+    # a relative path means another folder on another node
+    return model.model_copy(update={"name": _SHARED + system.unstrip_protocol(root)})
 
 
 def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
