@@ -31,7 +31,8 @@ PAGES = sorted(path.name for path in (DOCS / "tutorials").glob("*.md"))
 SOURCE = Path(__file__).parent.parent / "src"
 MODEL = "Qwen/Qwen3-1.7B"
 BRIEF = ["reinforce.sampling.max_new_tokens=6", "arena.tasks=1", "arena.sampling.max_new_tokens=6"]
-FEW = ["reinforce.steps=1", "reinforce.games=4", "reinforce.evaluate_every=null"]
+ONE_STEP = ["reinforce.steps=1", "reinforce.games=4"]
+FEW = [*ONE_STEP, "reinforce.evaluate_every=null"]
 IMITATED = ["imitation.max_episodes=6", "imitation.max_length=256"]
 """What makes a run of a tutorial take seconds."""
 
@@ -128,13 +129,13 @@ def test_taboo_in_german_is_played_judged_and_trained(here: Path, model_folder: 
     play = [str(model_folder) if word == MODEL else word for word in command("language", "spag play")[1:]]
     spag(*play, *tiny(model_folder, BRIEF[0]))
     assert "Adversarial Taboo: " in spag(*command("language", "spag judge")[1:])
-    spag(*command("language", "spag run")[1:], *tiny(model_folder, *FEW[:2], *BRIEF))
+    spag(*command("language", "spag run")[1:], *tiny(model_folder, *ONE_STEP, *BRIEF))
     [step] = (here / "runs/german/1-reinforce/episodes").glob("*.jsonl")
     words = files(tutorial("language"))["words.txt"].split()
     games = list(read_episodes(step))
     assert {game.task.data["target_word"] for game in games} <= set(words) - {"Fluss"} and len(games) == 4
     (here / "words.txt").write_text("Brot\n" * 3)
-    changed = CliRunner().invoke(main, [*command("language", "spag run")[1:], *tiny(model_folder, *FEW[:2], *BRIEF)])
+    changed = CliRunner().invoke(main, [*command("language", "spag run")[1:], *tiny(model_folder, *ONE_STEP, *BRIEF)])
     assert changed.exit_code == 2 and "words" in changed.output
 
 

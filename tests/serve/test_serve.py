@@ -415,13 +415,10 @@ def test_vllm_serves_one_base_model_and_its_adapters(
     longest = vllm_command([("base", base)], EngineConfig(max_length=100_000), "127.0.0.1", 8000)
     assert longest[longest.index("--max-model-len") + 1] == "4096"  # the model's positions
     monkeypatch.setenv("HOME", str(model_folder.parent))
-    home = model_config(Path("~") / model_folder.name)
-    assert vllm_command([("base", home), ("after", after)], EngineConfig(max_length=512), "127.0.0.1", 8000) == command
     (tmp_path / "link").symlink_to(model_folder)
-    linked = model_config(tmp_path / "link")
-    assert (
-        vllm_command([("base", linked), ("after", after)], EngineConfig(max_length=512), "127.0.0.1", 8000) == command
-    )
+    for spelling in (Path("~") / model_folder.name, tmp_path / "link"):
+        models = [("base", model_config(spelling)), ("after", after)]
+        assert vllm_command(models, EngineConfig(max_length=512), "127.0.0.1", 8000) == command
     with pytest.raises(ConfigError, match="one base model"):
         vllm_command([("base", base), ("other", ModelConfig(name="x/y"))], EngineConfig(), "127.0.0.1", 8000)
 

@@ -18,7 +18,7 @@ from spag.engines.roles import RoleEngine
 from spag.engines.turns import take_turns
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.games.base import Game
-from spag.models.finding import BAICHUAN, adapter_base, model_type, same_model
+from spag.models.finding import BAICHUAN, adapter_base, model_type, resolve_model
 from spag.models.roles import read_roles
 from spag.storage.home import expanded
 from spag.storage.machine import free_objects
@@ -186,7 +186,7 @@ def _whole(model: ModelConfig, opened: Mapping[ModelConfig, Engine]) -> Engine:
 
 def _base_model(part: ModelConfig) -> ModelConfig:
     """Return the model whose weights ``part`` needs, an adapter's base or itself, under one name for all spellings."""
-    name = same_model(adapter_base(expanded(part.name)) or part.name)
+    name = resolve_model(adapter_base(expanded(part.name)) or part.name)
     return part.model_copy(update={"name": name, "prompt_style": "plain"})
 
 

@@ -21,9 +21,8 @@ from spag.models.loading import load_model, load_tokenizer, no_progress_bars, sa
 from spag.models.refusals import loading
 from spag.runs.layout import BASE
 from spag.runs.reading import RunFolder
-from spag.storage.disk import storage_errors
 from spag.storage.home import expanded
-from spag.storage.store import folder_beside, write_atomically
+from spag.storage.store import new_folder, write_atomically
 
 TOKEN = "HF_TOKEN"  # the only source of the hub's token: a stored login never publishes anything
 _EARLIER_WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "adapter_*"]  # might be loaded instead
@@ -95,20 +94,15 @@ def export_model(
     Raises ``RunError`` for a folder in use, ``ModelError`` for a model that cannot be loaded, ``ConfigError`` for an
     invalid destination, and ``StorageError`` for disk and network errors.
     """
-    output = output.absolute()  # "." has no name
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunError(f"{output}: exists, and an export overwrites nothing; name another --output or remove it")
     if destination:
         check_destination(destination)
-    with storage_errors(output), folder_beside(output) as folder:
+    output = output.absolute()
+    with new_folder(output, "an export") as folder:
         note(f"loading {source.model}")
         weights = save_weights(source, folder, dtype)
         if source.run and source.run.config:
             write_atomically(folder / CONFIG, dump_config(shareable_config(source.run.config)))
         write_atomically(folder / "README.md", card(output.name, source, weights))
-        if output.exists():
-            output.rmdir()
-        folder.rename(output)
     if destination is None:
         return Exported(output, weights, None)
     note(f"uploading to {destination.repo}")

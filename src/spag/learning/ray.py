@@ -79,7 +79,7 @@ def _cause(failed: TrainingFailedError, job: TrainingJob, count: int) -> SpagErr
             return cause
     failed = getattr(failed, "controller_failure", failed)  # its own text is a heading
     lost_first = sorted(causes.items(), key=lambda found: not isinstance(found[1], RayActorError))
-    where, cause = "training on Ray", first_line(failed, 300)
+    where, cause = "training on Ray", first_line(failed, 200)
     if lost_first:
         rank, error = lost_first[0]
         where, cause = f"worker {rank} of {count} (they count from 0)", first_line(error, 200)

@@ -18,15 +18,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from spag.core.errors import ModelError, RunError, first_line
+from spag.core.errors import ModelError, first_line
 from spag.models.baichuan import BaichuanConfig, BaichuanForCausalLM
 from spag.models.finding import BAICHUAN, CONFIG, GENERATION_CONFIG
 from spag.models.refusals import described, library_errors
 from spag.models.roles import read_description
 from spag.models.spm import fast_tokenizer
 from spag.models.weights import refuse_unless_equal
-from spag.storage.disk import storage_errors
-from spag.storage.store import folder_beside, sync_files, write_json
+from spag.storage.store import new_folder, sync_files, write_json
 
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": None}
 """Defaults of the published tokenizer's code."""
@@ -38,10 +37,8 @@ def convert_model(source: Path, output: Path, note: Callable[[str], None] = lamb
 
     Raises ``ModelError`` for another model or missing files, ``RunError`` for an output in use, and ``StorageError``.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunError(f"{output}: exists, and an import overwrites nothing; name another --output or remove it")
     config = _read_config(source)
-    with storage_errors(output), folder_beside(output) as folder:
+    with new_folder(output, "an import") as folder:
         write_json(folder / CONFIG, config)
         if (source / GENERATION_CONFIG).is_file():
             write_json(folder / GENERATION_CONFIG, read_description(source / GENERATION_CONFIG, dict, _FIX))
@@ -50,9 +47,6 @@ def convert_model(source: Path, output: Path, note: Callable[[str], None] = lamb
             _convert_tokenizer(source, folder)
         _convert_weights(source, folder, BaichuanConfig.from_dict(config), note)
         sync_files(folder)
-        if output.exists():
-            output.rmdir()
-        folder.rename(output)
 
 
 def _read_config(source: Path) -> dict[str, Any]:

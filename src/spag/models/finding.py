@@ -29,7 +29,7 @@ CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
 
 def resolve_model(name: str) -> str:
-    """Return the argument of ``from_pretrained`` for ``name``: a folder, or a hub id.
+    """Return the argument of ``from_pretrained`` for ``name``: a folder, under one name for all spellings, or a hub id.
 
     Raises ``ModelError`` for a path that is not a model, for the embedded model without its package, and for a model
     with an adapter for each role, which is several models.
@@ -49,7 +49,7 @@ def resolve_model(name: str) -> str:
     if path.is_dir():
         if not (path / CONFIG).exists() and not (path / ADAPTER_CONFIG).exists():
             raise ModelError(f"{name}: this folder holds no config.json and no {ADAPTER_CONFIG}, so it is not a model")
-        return str(path)
+        return str(path.resolve())
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"{name!r}: no such file or folder")
     return name
@@ -76,12 +76,6 @@ def described_model(name: str) -> str:
 def cache_folder() -> Path:
     """Return the folder of converted models: ``$SPAG_CACHE``, else ``~/.cache/spag``. Raises ``ConfigError``."""
     return expanded(os.environ.get("SPAG_CACHE", "~/.cache/spag"), ConfigError).absolute()
-
-
-def same_model(name: str) -> str:
-    """Return ``resolve_model``'s answer under one name for all spellings: a folder's full path without links."""
-    found = resolve_model(name)
-    return str(Path(found).resolve()) if Path(found).is_dir() else found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.engines.prompts import longest_text
 from spag.engines.vllm.setup import copy_count, max_lora_rank, visible_gpus
-from spag.models.finding import read_adapter, same_model
+from spag.models.finding import read_adapter, resolve_model
 from spag.storage.home import expanded
 
 
@@ -20,7 +20,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     found = {name: read_adapter(expanded(model.name)) for name, model in models}
     adapters = {name: adapter for name, adapter in found.items() if adapter}
     wanted = {adapter.base if (adapter := found[name]) else model.name for name, model in models}
-    bases = sorted(set(map(same_model, wanted)))
+    bases = sorted(set(map(resolve_model, wanted)))
     if len(bases) != 1:
         what = f"vLLM's server holds one base model, not {', '.join(bases)}"
         raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")

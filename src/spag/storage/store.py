@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import mmap
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -172,14 +171,28 @@ def folder_beside(folder: Path) -> Iterator[Path]:
     """Make an empty folder, to be filled and renamed to ``folder``, which is thus complete or absent."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        outer = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        made = outer / folder.name  # others may read it; they cannot enter ``outer``
+        outer = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True)
+    with outer:
+        made = Path(outer.name, folder.name)  # others may read it; they cannot enter ``outer``
         with storage_errors(folder):
             made.mkdir()
         yield made
-    finally:
-        shutil.rmtree(outer, ignore_errors=True)
+
+
+@contextmanager
+def new_folder(folder: Path, what: str) -> Iterator[Path]:
+    """Make a folder that takes the place of ``folder``, which is new or empty, when the block succeeds.
+
+    Raises ``RunError`` if it is in use, which says that ``what`` overwrites nothing, and ``StorageError``.
+    """
+    folder = folder.absolute()  # "." has no name
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder}: exists, and {what} overwrites nothing; name another --output or remove it")
+    with storage_errors(folder), folder_beside(folder) as beside:
+        yield beside
+        if folder.exists():
+            folder.rmdir()
+        beside.rename(folder)
 
 
 def sync_files(folder: Path) -> None:

@@ -171,7 +171,8 @@ def find_span(text: str, piece: str, after: str | None = None) -> tuple[int, int
     ``after``.
     """
     pattern = r"[\s\"]+".join(r"[*_~`]*".join(map(re.escape, word)) for word in fold(piece).split())
-    for folded in (fold, lambda char: unmasked(char)[:2][-1], lambda char: unmasked(char)[-1]) if pattern else ():
+    readings = (fold, lambda char: unmasked(char)[:2][-1], lambda char: unmasked(char)[-1])  # as is, by look, by sound
+    for folded in readings if pattern else ():
         origins = [(char, position) for position, original in enumerate(text) for char in folded(original)]
         plain = "".join(char for char, _ in origins)
         places = [*re.finditer(rf"(?<!\w){pattern}(?!\w)", plain)] or [*re.finditer(pattern, plain)]
