@@ -171,6 +171,22 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
         ("", ["game.max_turn=3"], "--set game.max_turn=3: unknown option game.max_turn; did you mean game.max_turns?"),
         ("", ["game.name=kuhn_pokr"], "there is no game called 'kuhn_pokr'; did you mean kuhn_poker?"),
         ("", ["game.name=kuhn_poker", "game.words=shipped"], "unknown option game.words; "),
+        ("phases: [{algorithm: imitation, game: {name: nim, heap: 3}}]", [], "unknown option phases.0.game.heap; "),
+        (
+            "phases: [{algorithm: reinforce, mix: [{name: nim}, {name: nim, heap: 3}]}]",
+            [],
+            "unknown option phases.0.mix.1.heap; did you mean phases.0.mix.1.largest_heap?",
+        ),
+        (
+            "phases: [{algorithm: reinforce, mix: [{name: nim, weight: -1}]}]",
+            [],
+            "phases.0.mix.0.weight: input should be greater than 0, got -1",
+        ),
+        (
+            "phases: [{algorithm: reinforce}]",
+            ["phases.0.mix=[{name: nimm}]"],
+            "--set phases.0.mix=[{name: nimm}]: phases.0.mix.0.name: there is no game called 'nimm'; did you mean nim?",
+        ),
         ("", ["game=taboo"], "game: "),
         (
             "",

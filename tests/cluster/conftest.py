@@ -45,13 +45,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
         )  # else Ray ends workers whenever other programs take the machine's memory
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
-            started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+            started = _started_head()
             for _ in range(2):
                 started.add_node(**NODE)
         finally:
             signal.signal(signal.SIGTERM, on_sigterm)  # a node replaces it for the whole process, and for good
         yield started
         started.shutdown()
+
+
+def _started_head() -> "Cluster":
+    """Return a cluster of one node. On a busy machine it may miss Ray's limit of 30 s, which no option changes."""
+    for attempt in range(3):
+        try:
+            return Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        except Exception as error:
+            if "timed out during startup" not in str(error) or attempt == 2:
+                raise
+    raise AssertionError
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import ray
@@ -17,12 +18,16 @@ from scripted_players import broken, chatter, hanging, missing, opened, refusing
 from watching import kill_in_play
 
 import forked
+from conftest import NODE
 from game_files import games_in, wait_for_lines, wait_until
 from spag.cli import main
+from spag.config.files import load_config
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, ModelError
 from spag.engines.base import RequestError, Sampling
 from spag.engines.scripted import ScriptedEngine
+from spag.planning.here import planned_engines
+from spag.rollout.ray.connection import connected
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import Player, play
 from spag.storage.episodes import read_episodes
@@ -154,3 +159,24 @@ def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path
 def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.address=127\.0\.0\.1:1: no Ray cluster answers there"):
         play_into(tmp_path / "e.jsonl", "127.0.0.1:1", PlayJob(partial(scripted, tmp_path, 0.0), TABOO))
+
+
+def test_a_ray_that_starts_too_slowly_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", Mock(side_effect=Exception("The current node timed out during startup.")))
+    with pytest.raises(ConfigError, match=r"^cluster\.address=local: .*timed out during startup"), connected("local"):
+        pass
+
+
+def test_gpus_of_other_nodes_need_a_share_that_is_set(cluster: Cluster) -> None:
+    changes = [f"cluster.address={cluster.address}", "engine.backend=vllm"]
+    assert planned_engines(load_config("taboo-qwen3-1.7b", changes)) == {}  # nobody has GPUs
+    node = cluster.add_node(**NODE, num_gpus=2)
+    try:
+        cluster.wait_for_nodes()
+        with pytest.raises(ConfigError, match=r"2 GPUs on other nodes, and none here .* set engine\.memory"):
+            planned_engines(load_config("taboo-qwen3-1.7b", changes))
+        assert planned_engines(load_config("taboo-qwen3-1.7b", [*changes, "engine.memory=0.4"])) == {}
+    finally:
+        cluster.remove_node(node)
+        cluster.wait_for_nodes()

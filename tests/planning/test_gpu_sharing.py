@@ -405,3 +405,17 @@ def test_estimates_say_how_the_gpu_is_shared(
     found = estimate_run(load_config("taboo-qwen3-1.7b", changes), tmp_path / "run", SilentReporter())
     assert found.doubts == [] or "free space" in found.doubts[0]  # this machine's disk
     assert found.facts["engines of reinforce"].endswith("of each GPU for vLLM, asleep (level 1) while training")
+
+
+def test_a_run_on_other_machines_is_not_judged_by_this_one(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spag.planning.estimate.read_shape", lambda name, **_: KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"])
+    monkeypatch.setattr(here, "memory_bytes", lambda: 4 * GIB)
+    changes = [f"model.name={model_folder}", "model.prompt_style=plain", "model.device=cpu"]
+    here_alone = estimate_run(load_config("taboo-qwen3-1.7b", changes), tmp_path / "run", SilentReporter())
+    assert any("see spag plan" in doubt for doubt in here_alone.doubts) and "cluster" not in here_alone.facts
+    elsewhere = load_config("taboo-qwen3-1.7b", [*changes, "cluster.address=10.0.0.1:6379"])
+    found = estimate_run(elsewhere, tmp_path / "run", SilentReporter())
+    assert not any("see spag plan" in doubt for doubt in found.doubts)
+    assert "spag plan --gpu KIND --gpus N" in found.facts["cluster"]

@@ -19,7 +19,7 @@ from spag.algorithms import get as get_algorithm
 from spag.algorithms import names as algorithm_names
 from spag.config.presets import PRESETS, preset_text
 from spag.config.reading import parse_yaml, read_config_text, shown
-from spag.config.schema import PhaseConfig, RunConfig
+from spag.config.schema import GAME_FAULT, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
 from spag.games.registry import DEFAULT
 
@@ -27,6 +27,9 @@ _KEY = re.compile(r"[^.=\s]{1,100}(\.[^.=\s]{1,100}){0,9}")
 _UNION = re.compile(r"[A-Z]\w*$|str$|list\[|literal\[|function-")
 """Parts of pydantic's error locations that name a type instead of an option."""
 _MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
+_MIXED = re.compile(r"(mix\.\d+)\.game\b")
+"""A game of a mix, whose settings stand beside its weight."""
+_SETTING = re.compile(r"(?<![\w'\"])game\.(?=\w+[:;?])")
 _DEFAULT_PHASES = [{"algorithm": phase.algorithm} for phase in RunConfig.model_fields["phases"].default]
 _OTHER_NAMES = {
     "lr": "learning_rate", "batch_size": "global_batch_size", "num_epochs": "epochs", "num_train_epochs": "epochs",
@@ -164,6 +167,10 @@ def _describe(error: ValidationError, data: dict[str, Any]) -> str:
     # if an option takes a word or a mapping, a bad mapping is reported as a mapping
     first = min(error.errors(), key=lambda one: one["type"] == "literal_error" and isinstance(one["input"], dict))
     key = ".".join(str(part) for part in first["loc"] if not _UNION.match(str(part)))
+    if first["type"] == GAME_FAULT:
+        key = _MIXED.sub(r"\1", key)
+        fault, found = _SETTING.subn(f"{key}.", first["msg"])
+        return fault if found or key == "game" else f"{key}.name: {fault}"
     if first["type"] == "extra_forbidden":
         return f"unknown option {key}; {_hint(key, data)}"
     message = _MAPPING.sub("a mapping of options", first["msg"].removeprefix("Value error, "))

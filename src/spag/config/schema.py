@@ -20,6 +20,9 @@ from spag.games.base import Game
 from spag.games.registry import DEFAULT, settings_of
 from spag.games.registry import get as get_game
 
+GAME_FAULT = "game_fault"
+"""The type of errors in the words of the registry, which calls a setting ``game.NAME`` wherever the game stands."""
+
 
 class ModelConfig(Section):
     """The model, and how it is loaded and prompted."""
@@ -56,7 +59,10 @@ class GameConfig(BaseModel):
         name = data.get("name", DEFAULT)
         if not isinstance(name, str) or not all(isinstance(key, str) for key in data):
             raise PydanticCustomError("game", "a game has a name and settings by name; spag games lists the games")
-        game = get_game(name, **{key: value for key, value in data.items() if key != "name"})
+        try:
+            game = get_game(name, **{key: value for key, value in data.items() if key != "name"})
+        except ConfigError as error:  # without the place of this game among the options
+            raise PydanticCustomError(GAME_FAULT, "{fault}", {"fault": str(error)}) from error
         return {"name": name, **settings_of(game)}
 
     def build(self) -> Game:
@@ -163,6 +169,12 @@ class WeightedGame(Section):
         return data
 
 
+class _Mix(Section):
+    """The games of an online phase: a section, so that an error names its place."""
+
+    mix: list[WeightedGame]
+
+
 class PhaseConfig(BaseModel):
     """A phase of a run: its algorithm by name, its game if it differs from the run's, and the algorithm's options."""
 
@@ -180,6 +192,7 @@ class PhaseConfig(BaseModel):
             raise PydanticCustomError("phase", "a phase names its algorithm, as in algorithm: spag")
         own = {key: value for key, value in data.items() if key not in ("algorithm", "game")}
         settings = get_algorithm(name).Settings.model_validate(own)
+        _Mix.model_validate({"mix": getattr(settings, "mix", ())})
         return {"algorithm": name, "game": data.get("game"), **settings.model_dump()}
 
     @property
@@ -189,7 +202,7 @@ class PhaseConfig(BaseModel):
 
     def mix(self, default: GameConfig) -> list[tuple[Game, float]]:
         """Return the games of a phase, each with its weight: ``default``, unless it is online and names others."""
-        mix = [WeightedGame.model_validate(part) for part in getattr(self.settings, "mix", ())]
+        mix = _Mix.model_validate({"mix": getattr(self.settings, "mix", ())}).mix
         return [(part.game.build(), part.weight) for part in mix] or [(default.build(), 1.0)]
 
 

@@ -21,6 +21,7 @@ from spag.planning.specs import GIB, KNOWN_SHAPES, ModelShape, read_shape
 from spag.planning.stage import StagePlan, adapter_count
 from spag.runs.execute import mix_warnings, preview_run
 from spag.runs.layout import planned_models
+from spag.runs.machine_checks import is_elsewhere
 from spag.runs.teachers import TEACHER
 
 _PAPERS, _ENOUGH = 23_354, 5_000
@@ -32,6 +33,7 @@ _FEW = (
     "{option}=[gpt4_game_top30k_results.json]. Or let a model of your choice play about {enough:,} games ({asked}): "
     "spag play openai:MODEL openai:MODEL --count {enough} --output games.jsonl, then add {option}=[games.jsonl]"
 )
+_NOT_HERE = "not asked: memory below is that of this machine; spag plan --gpu KIND --gpus N plans for the nodes"
 _STAND_IN = KNOWN_SHAPES["smollm2-135m"]  # the work of a stage does not depend on the model's shape
 
 
@@ -68,12 +70,15 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
     found = RunEstimate([StageEstimate(name, state, works[name]) for name, state in states], facts, [])
     if shape is None:
         return found
+    if is_elsewhere(config):
+        facts["cluster"] = _NOT_HERE
     facts["model"] += f", {shape.parameters:,} parameters"
     for plan in planner.stages:
         taken = facts[f"memory of {plan.name}"] = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
         if plan.sharing:
             facts[f"engines of {plan.name.removesuffix(' play')}"] = plan.sharing.describe()
-        found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
+        if not is_elsewhere(config):
+            found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
     needed = disk_bytes(config, shape, [name for name, state in states if state != "done before"])
     place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(place).free

@@ -1,13 +1,15 @@
 """The plan of a run on this machine, used by ``spag plan``, dry runs, ``spag doctor`` and the run itself."""
 
 from spag.algorithms.online_settings import OnlineSettings
-from spag.config.schema import PlannedEngine, RunConfig
+from spag.config.schema import ClusterConfig, PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, ModelError
+from spag.core.visible import counted
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.planning.engines import Sharing
 from spag.planning.hours import Assumptions
 from spag.planning.plan import Planner
 from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
+from spag.runs.machine_checks import is_elsewhere
 from spag.storage.machine import memory_bytes
 
 
@@ -28,11 +30,15 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     """Return the engines of each online phase in which trainer and vLLM share a GPU, by the name of its model.
 
     A run without online phases or GPUs, and one that plays with transformers, have no plan. Raises ``ConfigError`` if
-    trainer and engines do not fit, or the model's shape is not known, unless ``engine.memory`` is set: then each engine
-    gets an equal part of it.
+    trainer and engines do not fit, the model's shape is not known, or only other nodes of a cluster have GPUs, unless
+    ``engine.memory`` is set: then each engine gets an equal part of it.
     """
     online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
-    if not online or gpus_at_hand(config.model) is None:
+    if not online or config.engine.backend == "transformers" or config.model.device == "cpu":
+        return {}
+    if gpus_at_hand(config.model) is None:
+        if is_elsewhere(config) and config.engine.memory is None:
+            _check_nodes(config.cluster)
         return {}
     if _backend(config, "cuda") is not Backend.VLLM:
         return {}
@@ -44,6 +50,20 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
             raise ConfigError(f"trainer and vLLM share a GPU, and {error}; {fix}") from error
         return {}
     return engines_of(plan_here(config, shape))
+
+
+def _check_nodes(cluster: ClusterConfig) -> None:
+    """Raise ``ConfigError`` if a cluster has GPUs: vLLM would take what the trainer needs, and this machine has none of
+    their kind to plan for.
+    """
+    from spag.rollout.ray.connection import LOCAL, connected, nodes  # noqa: PLC0415 - Ray is optional
+
+    with connected(cluster.address or LOCAL):
+        gpus = int(sum(node.get("GPU", 0) for node in nodes()))
+    if gpus:
+        what = f"{counted(gpus, 'GPU')} on other nodes, and none here to plan their memory for"
+        fix = "set engine.memory to vLLM's share of each GPU, such as 0.4; spag plan --gpu KIND computes one"
+        raise ConfigError(f"cluster.address={cluster.address}: {what}; {fix}")
 
 
 def engines_of(planner: Planner) -> dict[str, PlannedEngine]:

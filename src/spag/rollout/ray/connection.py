@@ -33,7 +33,9 @@ def connected(address: str) -> Iterator[None]:
     try:
         dashboard = False if address == LOCAL else None
         ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.WARNING)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:
+        if type(error) is not Exception and not isinstance(error, ConnectionError | ValueError | RuntimeError):
+            raise  # a bare one is Ray's own, for a node that takes more than 30 s to start
         raise _nobody(address, error) from error
     finally:
         if threading.current_thread() is threading.main_thread():  # Ray replaces the handler by one without a message
