@@ -23,7 +23,7 @@ class OnlineSampling(SamplingConfig):
     again (``thinking.on_cut``).
     """
 
-    temperature: Temperature = Field(1.0, description="0 would leave nothing to learn from")
+    temperature: Temperature = Field(1.0, description="sampling temperature; at 0 all games of a task are equal")
     min_new_tokens: CountOrZero = Field(1, description="shortest utterance, in tokens")
 
     @property
@@ -34,18 +34,18 @@ class OnlineSampling(SamplingConfig):
 class RewardOverride(Section):
     """Rewards that replace a game's."""
 
-    tie: Number | None = Field(None, description="what each role gets in a draw; null: what the game says")
-    illegal: Number | None = Field(None, description="what a role gets that breaks a rule; null: what the game says")
-    tie_by_role: dict[str, Number] = Field({}, description="what a role gets in a draw, by its name")
+    tie: Number | None = Field(None, description="reward of each role in a draw; null: the game's")
+    illegal: Number | None = Field(None, description="reward of the role that breaks a rule; null: the game's")
+    tie_by_role: dict[str, Number] = Field({}, description="reward in a draw by role, in place of tie")
 
 
 class MovingReference(Section):
     """A reference policy that follows the policy; set exactly one option."""
 
     ema: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
-        None, description="after each step it moves this share of the way to the policy"
+        None, description="moving average: the share of the way that it moves to the policy after each step"
     )
-    every: Count | None = Field(None, description="it becomes the policy every this many steps")
+    every: Count | None = Field(None, description="steps between updates of it to the current policy")
 
     @model_validator(mode="after")
     def _one(self) -> "MovingReference":
@@ -59,11 +59,12 @@ class Matchmaking(Section):
 
     by: Literal["weights", "results"] = Field(
         "weights",
-        description="weights: those of opponents; results: each times the share that the policy still loses to it "
+        description="weights: by the weights in opponents; results: these times the policy's loss rate against each "
         "(prioritised fictitious self-play)",
     )
     per: Literal["task", "step"] = Field(
-        "task", description="task: each meets one of all; step: all that are not self-play meet one, which loads faster"
+        "task",
+        description="task: an opponent for each task; step: one for all games that are not self-play, so fewer loads",
     )
 
 
@@ -72,7 +73,7 @@ class OnlineSettings(UpdateSettings):
 
     learning_rate: Positive = Field(1e-6, description="peak learning rate")
     lr_scheduler: Literal["cosine", "linear", "constant"] = Field("constant", description="shape after the warm-up")
-    micro_batch_size: Count = Field(8, description="samples a forward pass, on each process")
+    micro_batch_size: Count = Field(8, description="samples per forward pass, on each process")
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_steps: Count = Field(10, description="steps between checkpoints to resume from")
     parallel: Literal["replicas", "fsdp"] = Field(
@@ -82,13 +83,13 @@ class OnlineSettings(UpdateSettings):
     games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games per step")
     mix: list[dict[str, Any]] = Field(
         [],
-        description="games that are played side by side, each {name, weight, its settings}, with baselines of its own; "
-        "empty: the phase's game alone",
+        description="several games in one phase, each {name, weight, settings}, with a baseline of its own; "
+        "empty: the phase's game",
     )
     sampling: OnlineSampling = Field(default_factory=OnlineSampling, description="how the policy samples")
     opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
         {SELF: 1.0},
-        description="whom the policy plays, by weight: self, start (the phase's first policy, frozen), snapshot (all "
+        description="opponents by weight: self, start (the phase's first policy, frozen), snapshot (all "
         "snapshots together), or a model or bot. Only the policy's own utterances are trained",
     )
     matchmaking: Matchmaking = Field(default_factory=Matchmaking, description="how opponents are drawn")
@@ -98,42 +99,43 @@ class OnlineSettings(UpdateSettings):
         "null: 20 where opponents names snapshot, else none is kept",
     )
     rewards: dict[Annotated[str, "GAME"], RewardOverride] = Field(
-        {}, description="rewards that replace those of a game, by its name"
+        {}, description="rewards by game, in place of the game's own"
     )
-    roles: str = Field("both", description="whose utterances are trained: both, or one role (an ablation)")
+    roles: str = Field("both", description="roles whose utterances are trained: both, or the name of one (an ablation)")
     epochs: Count = Field(1, description="passes over a step's samples")
     minibatches: Count = Field(1, description="updates per pass")
     clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
         0.2,
-        description="importance ratios are clipped to 1 -/+ this: of several updates to the policy before the first, "
-        "with overlap to the policy that played",
+        description="importance ratios are clipped to 1 -/+ this; their denominator is the policy before the first of "
+        "several updates, with overlap the one that played",
     )
     correction: Literal["token", "sequence", "mask"] = Field(
         "token",
-        description="importance weight between the engine's probabilities and the trainer's. token: each token's, "
+        description="importance weight for the mismatch between engine and trainer. token: each token's, "
         "truncated; sequence: the utterance's, truncated; mask: each token's, 0 outside 1/limit to limit",
     )
     correction_limit: Annotated[float, Field(ge=1.0, le=1000.0)] = Field(2.0, description="limit of that weight")
     entropy_coef: NonNegative = Field(0.0, description="weight of the tokens' entropy at the first step")
-    entropy_coef_end: NonNegative | None = Field(None, description="what entropy_coef moves to; null: it stays")
-    kl_coef_end: NonNegative | None = Field(None, description="what kl_coef moves to; null: it stays")
-    anneal_steps: Count | None = Field(None, description="steps in which both coefficients reach their ends; null: all")
+    entropy_coef_end: NonNegative | None = Field(None, description="final value of entropy_coef; null: constant")
+    kl_coef_end: NonNegative | None = Field(None, description="final value of kl_coef; null: constant")
+    anneal_steps: Count | None = Field(None, description="steps until both have their final values; null: all")
     reference: Literal["fixed"] | MovingReference = Field(
-        "fixed", description="the policy that the KL term pulls to: fixed, the start's; or {ema: 0.03}, or {every: 40}"
+        "fixed",
+        description="reference of the KL term: fixed (the phase's first policy), {ema: 0.03} or {every: 40}",
     )
     average_decay: Decay = Field(
         0.0,
-        description="the final policy is a moving average of the weights with this decay per step; 0: the last weights",
+        description="decay per step of the average of weights that becomes the final policy; 0: the last weights",
     )
     overlap: CountOrZero = Field(
-        0, description="play the games of this many steps ahead, while training: they are then so many steps old"
+        0, description="steps that play runs ahead of training; games are then off-policy by as many steps"
     )
     evaluate_every: Count | None = Field(10, description="steps between evaluations on held-out tasks; null: none")
     evaluation_tasks: Count = Field(16, description="held-out tasks of an evaluation, each played in both roles")
     evaluation_opponents: Annotated[list[str], Field(min_length=1)] = Field(
-        [START], description="whom an evaluation meets: start, a model or a bot"
+        [START], description="opponents of an evaluation: start, models or bots"
     )
-    stop_on_collapse: bool = Field(False, description="end the phase after a step that shows a collapse, else warn")
+    stop_on_collapse: bool = Field(False, description="end the phase when play collapses, instead of a warning")
 
     @property
     def updates(self) -> int:

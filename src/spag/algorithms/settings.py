@@ -47,7 +47,7 @@ class LoraConfig(Section):
 
     rank: Annotated[int, Field(gt=0, le=4096)] = Field(16, description="rank of the update matrices")
     alpha: Count = Field(32, description="scale of the update is alpha / rank")
-    target_modules: str | list[str] = Field("all-linear", description="which layers get an adapter")
+    target_modules: str | list[str] = Field("all-linear", description="layers that get an adapter")
     quantize: bool = Field(
         False, description="QLoRA: the base model's weights in 4 bits while training (bitsandbytes, NF4)"
     )
@@ -65,14 +65,14 @@ class UpdateSettings(Section):
         description="shape after a linear warm-up; or DeepSpeed's WarmupDecayLR (logarithmic warm-up, linear decay): "
         "warmup_decay, or warmup_decay_0.13 with the late start of upstream's release",
     )
-    warmup_ratio: Fraction = Field(0.03, description="share of the updates with rising learning rate")
+    warmup_ratio: Fraction = Field(0.03, description="share of the updates in which the learning rate rises")
     weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
-    adam_beta1: Decay = Field(0.9, description="AdamW's decay of the mean gradient")
-    adam_beta2: Decay = Field(0.999, description="AdamW's decay of the mean squared gradient")
+    adam_beta1: Decay = Field(0.9, description="AdamW's beta1")
+    adam_beta2: Decay = Field(0.999, description="AdamW's beta2")
     optimizer: Literal["adamw", "adamw_8bit"] = Field(
         "adamw", description="adamw_8bit keeps AdamW's moments in 8 bits (bitsandbytes): 2 bytes per weight, not 8"
     )
-    max_grad_norm: NonNegative = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
+    max_grad_norm: NonNegative = Field(1.0, description="maximum norm of the gradient; 0 disables clipping")
     micro_batch_size: Count = Field(2, description="samples per forward pass, on each process")
     kl_coef: NonNegative = Field(
         0.0, description="weight of the KL term towards the reference policy; 0 computes no reference"
@@ -81,8 +81,7 @@ class UpdateSettings(Section):
     lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
     processes: Count | None = Field(
         None,
-        description="processes that train together; null takes what torchrun started, else one per visible GPU (one "
-        "on CPUs)",
+        description="training processes; null: those that torchrun started, else one per visible GPU (one on CPUs)",
     )
     parallel: Literal["replicas", "fsdp", "deepspeed"] = Field(
         "replicas",
@@ -104,11 +103,11 @@ class UpdateSettings(Section):
 class OfflineSettings(UpdateSettings):
     """Training on samples that all exist before the first update."""
 
-    max_length: Count = Field(2048, description="tokens of prompt and completion; longer ones lose tokens on the left")
-    epochs: Count = Field(1, description="passes over the samples")
-    max_steps: Count | None = Field(
-        None, description="exactly this many updates: passes are cut or repeated; replaces epochs"
+    max_length: Count = Field(
+        2048, description="tokens of prompt and completion; longer ones are truncated on the left"
     )
+    epochs: Count = Field(1, description="passes over the samples")
+    max_steps: Count | None = Field(None, description="exact number of updates, instead of epochs")
     global_batch_size: Count = Field(128, description="samples per update, over all processes")
     template: Literal["random", "game", "play"] = Field(
         "random",
@@ -117,14 +116,14 @@ class OfflineSettings(UpdateSettings):
     )
     completions: Literal["sampled", "text"] = Field(
         "sampled",
-        description="what is trained of an utterance. sampled: the tokens that the engine drew, where they are known; "
-        "text: its text, tokenised again and ended, as the published code",
+        description="trained tokens of an utterance. sampled: those that the engine drew, where known; text: its text, "
+        "tokenised again, with an end token, as the published code",
     )
     sft_coef: NonNegative = Field(0.5, description="weight of the SFT mix's loss")
     sft_data: Path | None = Field(
         None, description="instruction data mixed in (Alpaca JSON or prompt/completion rows); null mixes none"
     )
-    sft_samples: CountOrZero | None = Field(None, description="how many SFT rows to mix in; null takes all")
+    sft_samples: CountOrZero | None = Field(None, description="SFT rows to mix in; null: all")
     loss_group: Count | None = Field(
         None,
         description="RL and SFT losses are averaged within random groups of this many samples, then over the groups: 2 "
@@ -132,7 +131,7 @@ class OfflineSettings(UpdateSettings):
     )
     keep_held_out: bool = Field(
         False,
-        description="train on held-out tasks too, as the paper does; report and model card then claim nothing held out",
+        description="train on held-out tasks too, as the paper does; no result then counts as held out",
     )
 
     @property
@@ -146,12 +145,10 @@ class TeacherSettings(OfflineSettings):
 
     episodes: list[str] = Field(
         ["teacher"],
-        description="what is learned from: 'teacher' (games that the game ships), bot:NAME, or files of games or "
+        description="sources of training data: 'teacher' (games shipped with the game), bot:NAME, or files of games or "
         "samples (ours or upstream's)",
     )
-    max_episodes: Count | None = Field(
-        None, description="use this many games, drawn by seed; null uses all (200 of a bot)"
-    )
+    max_episodes: Count | None = Field(None, description="games to use, drawn by seed; null: all (200 of a bot)")
 
 
 def check_opponents(names: Any, known: tuple[str, ...]) -> None:
@@ -173,7 +170,7 @@ def _extended(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 class IterationSettings(OfflineSettings):
     """Play with the current policy into a file, then train on it; repeated."""
 
-    iterations: Annotated[int, Field(gt=0, le=1000)] = Field(3, description="how often to play and train (SPAG epochs)")
+    iterations: Annotated[int, Field(gt=0, le=1000)] = Field(3, description="rounds of play and training (SPAG epochs)")
     tasks: Count | None = Field(
         None, description="tasks (target words, deals, cities) per iteration, drawn from the train split; null: all"
     )
@@ -183,11 +180,11 @@ class IterationSettings(OfflineSettings):
     )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="how both players sample")
     sampling_by_role: dict[Annotated[str, "ROLE"], SamplingConfig] = Field(
-        {}, description="how the player of a role samples, where it differs, by the role's name"
+        {}, description="sampling by role, in place of sampling"
     )
     opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
         {SELF: 1.0},
-        description="whom the policy plays, by weight: self, base, start, earlier (any model that the run trained "
+        description="opponents by weight: self, base, start, earlier (any model that the run trained "
         "before), or a model (ORG/NAME, ./FOLDER, openai:MODEL). Only the policy's own utterances are trained",
     )
 

@@ -38,7 +38,7 @@ class ModelConfig(Section):
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "bfloat16",
-        description="weights in play, and autocast in training; auto measures which is fastest here, once per run",
+        description="precision of weights in play and of autocast in training; auto measures the fastest, once per run",
     )
     device: str | None = Field(None, description="torch device; null takes the first GPU, else the CPU")
     trust_remote_code: bool = Field(False, description="run code from the model's repository; review it first")
@@ -73,25 +73,25 @@ class GameConfig(BaseModel):
 class EngineConfig(Section):
     """The engine that generates text, and its concurrency."""
 
-    concurrency: Count = Field(32, description="utterances generated at once")
+    concurrency: Count = Field(32, description="utterances generated concurrently")
     in_flight: Count | None = Field(
         None,
-        description="games in flight; null takes concurrency for each model that plays. More helps when prompts repeat",
+        description="concurrent games; null: concurrency for each model that plays. More helps if games share prompts",
     )
     backend: Literal["auto", "transformers", "vllm"] = Field(
-        "auto", description="what generates text; auto takes vLLM on a GPU where it is installed, else transformers"
+        "auto", description="what generates text; auto: vLLM on a GPU if it is installed, else transformers"
     )
-    max_length: Count = Field(4096, description="vLLM: longest prompt and utterance together, in tokens")
+    max_length: Count = Field(4096, description="vLLM: context length, prompt and utterance together, in tokens")
     memory: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
         None,
-        description="vLLM: share of the GPU's memory, or of a CPU's free memory, for all engines that are open; null "
-        "takes 0.9, on a GPU that also trains what training leaves, and on a CPU what the games need",
+        description="vLLM: share of the GPU's memory, or of free CPU memory, for all open engines together; null: 0.9, "
+        "what training leaves on a GPU that also trains, what the games need on a CPU",
     )
     tensor_parallel: Count = Field(1, description="vLLM: GPUs that share one copy of the model")
     data_parallel: Count | None = Field(
         None,
-        description="vLLM: copies of the model, each with its own GPUs or CPU cores; null takes every visible GPU, and "
-        "one on CPUs, for a process that trains with others, and for an actor on Ray",
+        description="vLLM: replicas of the model, each on its own GPUs or CPU cores; null: all visible GPUs, but one "
+        "replica on CPUs, in each of several training processes, and in each Ray actor",
     )
 
     def games_in_flight(self, models: int) -> int:
@@ -119,7 +119,7 @@ class ArenaSampling(SamplingConfig):
 class ArenaConfig(Section):
     """The entrants and tasks of the arena at the end of a run."""
 
-    tasks: Count = Field(100, description="held-out tasks; each pair plays every task in both role assignments")
+    tasks: Count = Field(100, description="held-out tasks; each pair plays every task twice, with roles swapped")
     sampling: ArenaSampling = Field(default_factory=ArenaSampling, description="how both sides sample")
     entrants: list[str] = Field(
         [],
@@ -138,14 +138,15 @@ class ClusterConfig(Section):
         "machine alone) or an address; null uses no Ray",
     )
     workers: Count | None = Field(
-        None, description="engines that play at once; null: what the cluster's GPUs hold, without GPUs one per node"
+        None,
+        description="concurrent engines; null: as many as the cluster's GPUs hold, without GPUs one per node",
     )
     online_workers: Count | None = Field(
         None,
         description="engines that play online steps, on GPUs that do not train; null: each training process "
         "plays its share",
     )
-    lease: Count = Field(16, description="games handed to an engine at a time; if it is lost, another plays them")
+    lease: Count = Field(16, description="games given to an engine at a time; if it is lost, others play them")
     deadline: Annotated[float, Field(ge=1.0, le=LARGEST)] = Field(
         900.0, description="seconds without a finished game after which an engine counts as hung and is replaced"
     )
@@ -210,14 +211,14 @@ class RunConfig(Section):
     """A whole run: its phases in order, then the arena."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="decides the words, every game's draws, the prompts and the order of training"
+        0, description="seeds the choice of tasks, every draw in play, the prompts and the order of training samples"
     )
     model: ModelConfig = Field(default_factory=ModelConfig)
     game: GameConfig = Field(default_factory=GameConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
     phases: Annotated[list[PhaseConfig], Field(min_length=1)] = Field(
         [PhaseConfig(algorithm="imitation"), PhaseConfig(algorithm="spag")],
-        description="what is learned, in order; each phase begins with the model of the one before",
+        description="the phases in order; each starts from the model of the one before",
     )
     arena: ArenaConfig = Field(default_factory=ArenaConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
