@@ -26,7 +26,9 @@ from spag.config.files import load_config
 from spag.config.presets import PRESETS, preset_text
 from spag.games.registry import get
 from spag.planning import estimate, here, samples
-from spag.planning.specs import GIB, KNOWN_SHAPES, find_gpu
+from spag.planning.hours import Assumptions
+from spag.planning.plan import Planner
+from spag.planning.specs import GIB, KNOWN_SHAPES, find_gpu, read_shape
 from spag.runs.teachers import teacher_path
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("counted_once")
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 PAPER = ROOT / "docs" / "reproduction.md"
+PLANNING = ROOT / "docs" / "planning.md"
 BLOCK = re.compile(r"^```\n(\$ spag (?:[^\n]*\\\n)*[^\n]*\n)(.*?)^```", re.DOTALL | re.MULTILINE)
 ROW = re.compile(r"^\| `(llama2-7b[^`]*)` \| ([\d.]+) \|$", re.MULTILINE)
 FILES = " --set imitation.episodes=[gpt4_game_top30k_results.json] --set spag.sft_data=alpaca_data.json"
@@ -198,6 +201,21 @@ def test_the_hours_that_presets_are_listed_with_are_those_of_the_plan(name: str)
     found = json.loads(printed(f"spag plan {name} --gpus {count} --gpu {kind} --json"))["total"]
     assert found["fits"]
     assert float(listed) / {"hours": 1, "minutes": 60}[unit] == pytest.approx(found["hours"], rel=0.05)
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_the_table_of_gpus_is_the_plans(name: str) -> None:
+    if "textarena:" in preset_text(name):
+        pytest.importorskip("textarena")
+    head, *rows = re.findall(
+        r"^\| (`?[a-z].*) \|$", PLANNING.read_text(encoding="utf-8").split("fits which GPU")[1], re.M
+    )
+    gpus = [cell.split() for cell in head.split(" | ")[1:]]
+    config, cells = load_config(name), {row.split(" | ")[0]: row.split(" | ")[1:] for row in rows}[f"`{name}`"]
+    for (count, kind), cell in zip(gpus, cells, strict=True):
+        plan = Planner(config, read_shape(config.model.name), find_gpu(kind), int(count), Assumptions())
+        hours = sum(stage.hours * stage.times for stage in plan.stages)
+        assert cell == ("no" if any(stage.problems for stage in plan.stages) else f"{hours:.1f}"), (count, kind)
 
 
 def test_every_preset_with_planned_hours_names_its_gpu() -> None:
