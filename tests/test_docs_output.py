@@ -60,7 +60,7 @@ PLANNED = {  # presets whose hours `spag presets` shows: GPUs and kind, as `spag
     "spiral-qwen3-4b": (8, "H100"),
     "marshal-qwen3-4b": (8, "H100"),
     "llama2-7b": (8, "A100-80"),
-    "llama2-7b-lora": (1, "L40S"),
+    "llama2-7b-lora": (1, "RTX-4090"),
     "qwen3": (1, "A100-80"),
     "baichuan2-13b": (8, "A100-80"),
 }

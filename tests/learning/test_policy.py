@@ -21,6 +21,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from spag.algorithms.settings import LoraConfig
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.config.schema import ModelConfig
 from spag.learning import forward
@@ -28,7 +29,7 @@ from spag.learning.batches import collate
 from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_samples
 from spag.learning.forward import Capabilities, probe_capabilities
-from spag.learning.start import load
+from spag.learning.start import load, trainable
 from spag.models import packed_attention, packing
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.scoring import completion_logprobs
@@ -327,3 +328,29 @@ def test_dropout_and_noise_of_routers_are_off_while_training(tmp_path: Path, con
     ids = torch.arange(1, 30)[None]
     with torch.no_grad():
         assert torch.equal(policy(ids).logits, policy(ids).logits)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_frozen_maps_in_half_precision_change_no_bit(
+    model_folder: Path, tmp_path: Path, tied: bool, checkpointing: bool
+) -> None:
+    folder = make_model(tmp_path / "model", tie_word_embeddings=tied, attention_bias=True)
+    half, batch = ModelConfig(name=str(folder), dtype="bfloat16", device="cpu"), collate(encoded(folder), packed=True)
+    accelerator, found = make_accelerator(half, settings().settings, 0), []
+    for sharded in (True, False):  # a sharded model keeps its weights
+        model, capabilities = trainable(half, LoraConfig(rank=4), accelerator, 0, 100, sharded=sharded)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:  # as after some updates: it begins at 0
+                torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(0))
+        with accelerator.autocast():
+            logprobs = sample_logprobs(model, batch, replace(capabilities, checkpointed=checkpointing))
+        logprobs.square().sum().backward()
+        found.append([logprobs, *(weight.grad for weight in model.parameters() if weight.requires_grad)])
+    halves = [name for name, weight in model.named_parameters() if weight.dtype is torch.bfloat16]
+    assert sum(".base_layer." in name for name in halves) == 2 * (7 + 4)  # two layers: seven maps, four with a bias
+    assert ("base_model.model.lm_head.weight" in halves) == (not tied) and len(halves) == 22 + (not tied)
+    for before, after in zip(*found, strict=True):
+        assert torch.equal(before, after)

@@ -50,4 +50,5 @@ TRAININGS = (
     Case("bfloat16, activations", "deep", 200, "bfloat16"),
     Case("bfloat16, checkpointing", "deep", 200, "bfloat16", settings=CHECKPOINTING),
     Case("bfloat16, LoRA", "deep", 200, "bfloat16", settings={"lora": {"rank": 8}}),
+    Case("bfloat16, LoRA, weights", "wide", 70, "bfloat16", samples=1, settings={"lora": {"rank": 8}}),
 )

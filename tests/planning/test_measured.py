@@ -9,8 +9,10 @@ from measured import TRAINED, train_peak
 from torch import nn
 from transformers import AutoConfig
 
-from spag.algorithms.settings import UpdateSettings
-from spag.learning.devices import make_optimizer
+from spag.algorithms.settings import LoraConfig, UpdateSettings
+from spag.config.schema import ModelConfig
+from spag.learning.devices import make_accelerator, make_optimizer
+from spag.learning.start import trainable
 from spag.planning.memory import Memory, training_memory
 from spag.planning.specs import KNOWN_SHAPES, ModelShape, shape_of
 from tiny_model import make_model
@@ -42,6 +44,15 @@ def test_training_takes_what_was_planned(case: Case, folders: dict[str, Path], t
     folder = folders[case.model]
     measured = train_peak(folder, case.length, case.dtype, case.phase, tmp_path / "out")
     assert planned_training(case, folder).total == pytest.approx(measured, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("model", ["wide", "deep"])
+def test_frozen_maps_are_stored_as_planned(model: str, folders: dict[str, Path]) -> None:
+    adapted, half = UpdateSettings(lora=LoraConfig(rank=8)), ModelConfig(name=str(folders[model]), device="cpu")
+    stored, _ = trainable(half, adapted.lora, make_accelerator(half, adapted, 0), 0, 64)
+    held = sum(weight.nbytes for weight in stored.parameters())
+    planned = training_memory(shape(folders[model]), adapted, 1, 1, 2, processes=1, on_gpu=True)
+    assert planned.weights == pytest.approx(held, rel=0.01) and planned.copies == 0
 
 
 def test_the_cases_are_led_by_weights_and_by_activations(folders: dict[str, Path]) -> None:

@@ -68,11 +68,11 @@ def test_the_papers_setting_fits(gpus: int) -> None:
 
 
 @pytest.mark.slow
-def test_one_small_gpu_cannot_train_all_weights_and_qlora_is_named() -> None:
+def test_one_small_gpu_cannot_train_all_weights_and_an_adapter_is_named() -> None:
     imitation = planned("RTX-4090", 1, *REPLICAS)[0]
     assert imitation.problems
     assert imitation.memory.total > 16 * 6.7e9 > imitation.room
-    assert imitation.advice[0].startswith("micro_batch_size=1, lora={quantize: true}: ")
+    assert imitation.advice[0].startswith("micro_batch_size=1, lora={}: ")
     assert imitation.advice[1].startswith("8 GPUs, micro_batch_size=1, parallel=fsdp: ")
     with_adapter = planned("RTX-4090", 1, *ADAPTER)
     assert not any(one.problems for one in with_adapter)  # and in the arena adapters share one copy of the weights
@@ -96,8 +96,8 @@ def test_a_phase_trains_all_weights_until_one_makes_an_adapter() -> None:
     *trainings, arena = Planner(config, SMOLLM, A100).stages
     adapter = SMOLLM.adapter(LoraConfig(rank=4))
     assert [one.memory.gradients for one in trainings] == [4 * SMOLLM.parameters, *[4 * adapter] * 3]
-    base = 4 * SMOLLM.parameters
-    assert trainings[1].memory.weights < base / 2  # in 4 bits, as it alone asks
+    base = 4 * SMOLLM.parameters - 2 * SMOLLM.layers * SMOLLM.layer  # its maps in half precision
+    assert trainings[1].memory.weights < 2 * SMOLLM.parameters  # in 4 bits, as it alone asks
     assert [one.memory.weights for one in trainings[2:]] == [base + 4 * adapter] * 2
     assert arena.memory.policies == 2 * 2 * SMOLLM.parameters  # the base, and the first phase's for the adapters
 
@@ -497,7 +497,7 @@ def test_the_command_prints_the_plan_and_tells_by_its_status_whether_it_fits() -
     assert "37,601 games" in fits.output and "imitation fits:" in fits.output and "mfu=0.35" in fits.output
     small = command("llama2-7b", "--gpu", "rtx 4090", "--set", REPLICAS[0], "--set", REPLICAS[1])
     assert small.exit_code == 3
-    assert "imitation does not fit" in small.output and "lora={quantize: true}" in small.output
+    assert "imitation does not fit" in small.output and "lora={}" in small.output
     priced = command("llama2-7b", "--gpus", "8", "--price", "2")
     hours = sum(one.hours * one.times for one in planned("A100-80", 8))
     assert f"cost: {16 * hours:,.2f} USD for {8 * hours:,.1f} GPU hours" in priced.output

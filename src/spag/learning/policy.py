@@ -143,7 +143,10 @@ class TrainedPolicy:
         self.adapters = {role: kept in ("both", role.rpartition("/")[2]) for role in roles}
         start = phase.model.model_copy(update={"name": phase.start_from})
         longest = settings.max_length if isinstance(settings, OfflineSettings) else _LONGEST
-        bare, capabilities = trainable(start, settings.lora, accelerator, phase.seed, longest, self.adapters)
+        sharded = settings.parallel != "replicas"
+        bare, capabilities = trainable(
+            start, settings.lora, accelerator, phase.seed, longest, self.adapters, sharded=sharded
+        )
         self.capabilities = replace(capabilities, checkpointed=settings.gradient_checkpointing)
         if settings.gradient_checkpointing and settings.parallel != "fsdp":  # there accelerate wraps the layers
             bare.gradient_checkpointing_enable({"use_reentrant": False})

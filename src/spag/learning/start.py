@@ -35,10 +35,13 @@ def trainable(
     seed: int,
     longest: int,
     roles: Mapping[str, bool] = MappingProxyType({}),
+    *,
+    sharded: bool = False,
 ) -> tuple[PreTrainedModel, Capabilities]:
     """Return the model from ``load``, which the accelerator then places, and its capabilities for ``longest`` tokens.
 
-    The first process probes them, because with sharding only it has the weights. Raises ``ModelError``.
+    The first process probes them, because with sharding only it has the weights. Frozen maps are then stored in
+    ``model.dtype``, unless the model is to be ``sharded``. Raises ``ModelError``.
     """
     found: Capabilities | None = None
     if accelerator.state.deepspeed_plugin is not None and accelerator.is_main_process:
@@ -51,6 +54,8 @@ def trainable(
     capabilities = broadcast_object_list([found])[0]
     if capabilities.packed:
         set_packed_attention(policy)
+    if not sharded:  # FSDP2 shards weights of one precision together, and ZeRO-3 has its own
+        _store_frozen(policy, getattr(torch, model.dtype))
     return policy, capabilities
 
 
@@ -106,6 +111,25 @@ def _turn_dropout_off(model: nn.Module) -> None:
         rates = [name for name in numbers if "drop" in name or "jitter" in name]
         for name in [*rates, *(["p"] if isinstance(module, nn.Dropout) else [])]:
             setattr(module, name, 0.0)
+
+
+def _store_frozen(model: nn.Module, dtype: torch.dtype) -> None:
+    """Store the frozen linear maps below adapters in ``dtype``: autocast computes in it anyway, from copies that it
+    makes anew in every pass. Results are the same bit by bit.
+
+    A tied head stays as it is, because embeddings are not cast, and so does a base of DoRA, which takes norms of it.
+    """
+    configs = getattr(model, "peft_config", {}).values()
+    if not configs or dtype is torch.float32 or any(config.use_dora for config in configs):
+        return
+    embedded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    for name, module in model.named_modules():
+        is_base = isinstance(module, nn.Linear) and ".lora_" not in name and id(module.weight) not in embedded
+        if is_base and module.weight.dtype is torch.float32 and not module.weight.requires_grad:
+            module.to(dtype)
+    for weight in model.parameters():  # the others are views of the file's memory, which would stay for them
+        if weight.dtype is torch.float32 and weight.device.type == "cpu":
+            weight.data = weight.data.clone()
 
 
 def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model: str) -> Any:

@@ -81,10 +81,11 @@ def training_memory(
     # log-softmax, its gradient and the loss's of a chunk; or the head's gradient, cast to float32
     chunk = 12.0 * min(trained, CHUNK_ON_GPU if on_gpu else CHUNK) * shape.vocab
     gradient = 0.0 if settings.lora else 4.0 * shape.embedding
-    head = 2.0 * shape.embedding if number == 2 else 0.0
+    cast = number == 2 and (shape.tied or not _stores_frozen(settings))  # else it is stored in half precision
+    head = 2.0 * shape.embedding if cast else 0.0
     moment = Memory(activations=(kept + 16 * shape.hidden) * fed, logits=head + max(chunk, gradient))
-    held = _held(shape, settings, number, processes, adapters * shape.adapter(settings.lora))
-    return held + Memory(copies=_copies(shape, settings, number)) + moment
+    held = _held(shape, settings, number, processes, adapters * shape.adapter(settings.lora), on_gpu=on_gpu)
+    return held + Memory(copies=_copies(shape, settings, number, on_gpu=on_gpu)) + moment
 
 
 def transfer_memory(shape: ModelShape, number: int) -> Memory:
@@ -100,12 +101,16 @@ def resident_memory(training: Memory, settings: UpdateSettings, processes: int) 
     return Memory(gradients=buckets, **kept)
 
 
-def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: int, adapter: int) -> Memory:
+def _held(
+    shape: ModelShape, settings: UpdateSettings, number: int, processes: int, adapter: int, *, on_gpu: bool
+) -> Memory:
     """Return the memory of weights, gradients and Adam's moments. ``adapter``: parameters of all adapters."""
     trained = adapter or shape.parameters
     weights = 4.0 * (shape.parameters + adapter)
-    if settings.lora and settings.lora.quantize:
-        weights += (_NF4 - 4.0) * shape.layers * shape.layer
+    if settings.lora and _stores_frozen(settings):
+        half = number if on_gpu else 4
+        maps = _NF4 if settings.lora.quantize else half
+        weights += (maps - 4.0) * shape.layers * shape.layer + (half - 4.0) * (0 if shape.tied else shape.embedding)
     if settings.parallel == "deepspeed" and number == 2:  # half-precision shards, float32 masters of trained weights
         weights = 2.0 * (shape.parameters + adapter) + 4.0 * trained
     if settings.parallel == "replicas":  # DDP's buckets are copies of the gradients
@@ -117,9 +122,9 @@ def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: i
     return Memory(weights=weights / processes, gradients=4.0 * trained / processes, optimizer=8.0 * trained / processes)
 
 
-def _copies(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
+def _copies(shape: ModelShape, settings: UpdateSettings, number: int, *, on_gpu: bool) -> float:
     """Return the weights in the compute precision during a layer's backward pass, and the gradient of its largest
-    map.
+    map. On a CPU frozen ones are copies until all of them are made.
     """
     largest = shape.hidden * max(shape.intermediate, shape.query_size)
     if settings.parallel != "replicas":  # gathered: two layers and their gradients; embedding and head stay gathered
@@ -128,9 +133,16 @@ def _copies(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
         return number * (weights + (0 if settings.lora else 2 * shape.layer))
     if settings.lora and settings.lora.quantize:
         return float(number * largest)  # one matrix at a time
+    if _stores_frozen(settings):
+        return 0.0 if on_gpu or number == 4 else 2.0 * shape.layers * shape.layer
     # autocast keeps the copies of all layers, unless layers are recomputed one by one
     copies = 2.0 * shape.layer * (1 if settings.gradient_checkpointing else shape.layers) * (number == 2)
-    return copies + (0.0 if settings.lora else number * largest)
+    return copies + number * largest
+
+
+def _stores_frozen(settings: UpdateSettings) -> bool:
+    """Whether frozen linear maps are stored in the compute precision, as by ``spag.learning.start``."""
+    return settings.lora is not None and settings.parallel == "replicas"
 
 
 def _layer(shape: ModelShape, settings: UpdateSettings, number: int) -> float:

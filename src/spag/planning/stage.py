@@ -165,18 +165,21 @@ class StagePlanner:
         if processes > 1 and gpu:
             changes += [{"parallel": "fsdp"}, sharded, sharded | {"offload": True}]
         changes += [small, lean | small] if gpu else []
-        changes.append(lean | {"lora": lora})
-        changes += [lean | {"lora": lora.model_copy(update={"quantize": True})} | whole] if gpu else []
+        adapters = [lora, *([lora.model_copy(update={"quantize": True})] if gpu else [])]
+        changes += [lean | {"lora": adapter} | whole for adapter in adapters]
         more = [count for count in (2, 4, 8, 16, 32) if count > processes and gpu]
+        adapted = False
         for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
             new = {name: value for name, value in one.items() if getattr(settings, name) != value}
             chosen = settings.model_copy(update=new)
             refused = any(training_refusals(chosen, count, self.config.model.dtype))
-            if (taken := memory(chosen, count).total) <= room and not refused:
+            is_other = chosen.lora != settings.lora  # an adapter is a different training: one is named, and goes on
+            if (taken := memory(chosen, count).total) <= room and not refused and not (adapted and is_other):
                 said = [f"{count} GPUs"] * (count != processes) + [_setting(*pair) for pair in new.items()]
                 yield f"{', '.join(said)}: {taken / GIB:.1f} GiB each"
-                if chosen.lora == settings.lora:
-                    return  # an adapter is a different training: fixes that train the same weights are named too
+                if not is_other:
+                    return
+                adapted = True
 
     def _play(
         self, name: str, times: int, plays: Mapping[Game, int], sampling: SamplingConfig, models: int,

@@ -26,7 +26,7 @@ PRESETS = {
     "taboo-qwen3-1.7b-lora": Preset("Taboo online with thoughts and LoRA", "1 RTX 4090", "22 hours"),
     "taboo-qwen3-1.7b": Preset("Taboo online with thoughts", "1 A100, 80 GB", "12 hours"),
     "llama2-7b-qlora": Preset("the paper's run with QLoRA", "1 RTX 4090", "21 hours"),
-    "llama2-7b-lora": Preset("the paper's run with LoRA", "1 L40S, 48 GB", "11.5 hours"),
+    "llama2-7b-lora": Preset("the paper's run with LoRA", "1 RTX 4090", "19 hours"),
     "spiral-qwen3-4b": Preset("SPIRAL's run: Kuhn poker with thoughts", "8 H100", "1.5 hours"),
     "marshal-qwen3-4b": Preset("MARSHAL's run: credit for each turn", "8 H100", "53 minutes"),
     "llama2-7b": Preset("the paper's run", "8 A100, 80 GB", "3.8 hours"),
