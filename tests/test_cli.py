@@ -413,6 +413,10 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         (("config",), "config [OPTIONS] COMMAND [ARGS]...\n\n  Show a config with every option"),
         (("plan", "demo", "--price", "nan"), "nan is not a finite number"),
         (("arena", "one", "--no-constant", "--output", "x"), "name at least two different models"),
+        (
+            ("arena", "bot:random", "bot:constant", "--game", "guess_my_city", "--output", "x"),
+            "error: arena.tasks: 100 tasks asked for, but guess_my_city has 21",
+        ),
         (("arena", "a=bot:constant", "a=bot:random", "--output", "x"), "two models are called a; give them different"),
         (("judge", "x=y", "--show", "1", "--json"), "--show prints games as text; leave --json or --show out"),
         (("arena", "x=y", "bot:constant", "--output", "x"), "error: x=y: "),  # a file of that name, no model y

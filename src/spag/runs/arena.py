@@ -18,6 +18,7 @@ from spag.games.base import Game, SolvedGame
 from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
 from spag.rollout.matchmaking import match_specs, pairings
 from spag.rollout.runner import GameSpec
+from spag.runs.checks import naming
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_json
 
@@ -31,7 +32,8 @@ def play_arena(
     some have other entrants or settings; ``force`` removes these.
     """
     path = folder / "episodes.jsonl"
-    tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
+    with naming("arena.tasks"):
+        tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
     play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)

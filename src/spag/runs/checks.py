@@ -39,7 +39,7 @@ def check_run(config: RunConfig, game: Game) -> None:
     _check_tasks(config, game)
     check_machine(config)
     for number, phase in enumerate(config.phases):
-        with _naming(f"phases.{number} ({phase.algorithm})"):
+        with naming(f"phases.{number} ({phase.algorithm})"):
             _check_files(config, phase)
             _check_roles(config, phase)
             _check_mix(config, phase)
@@ -55,7 +55,7 @@ def check_run(config: RunConfig, game: Game) -> None:
 
 
 @contextmanager
-def _naming(place: str) -> Iterator[None]:
+def naming(place: str) -> Iterator[None]:
     """Name a phase or an option in errors about it."""
     try:
         yield
@@ -65,13 +65,13 @@ def _naming(place: str) -> Iterator[None]:
 
 def _check_tasks(config: RunConfig, game: Game) -> None:
     """Draw the tasks of the run. Raises ``ConfigError`` naming the option."""
-    with _naming("arena.tasks"):
+    with naming("arena.tasks"):
         game.tasks(Split.HELD_OUT, config.arena.tasks, 0)
     for number, phase in enumerate(config.phases):
         settings, place = phase.settings, f"phases.{number}"
         if isinstance(settings, IterationSettings):
             played = config.game_of(phase).build()
-            with _naming(f"{place}.tasks"):
+            with naming(f"{place}.tasks"):
                 games = settings.repeats * len(tasks_of(played, settings.splits, settings.tasks, 0))
                 if not games:
                     training_specs(played, 1, 0)  # refuses it
@@ -82,7 +82,7 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
             for played, _ in phase.mix(config.game_of(phase)):
                 training_specs(played, 1, 0)
                 if settings.evaluate_every:
-                    with _naming(f"{place}.evaluation_tasks ({played.name})"):
+                    with naming(f"{place}.evaluation_tasks ({played.name})"):
                         played.tasks(Split.HELD_OUT, settings.evaluation_tasks, 0)
 
 
