@@ -19,9 +19,11 @@ from spag.core.visible import visible_text
 from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.evaluation.arena.standings import arena_report
+from spag.evaluation.health import health
 from spag.games import get
 from spag.report.cells import Table
 from spag.report.html import spaced
+from spag.report.run_tables import health_tables
 from spag.rollout.matchmaking import match_specs, pairings
 from spag.rollout.runner import Player, play
 from taboo_games import TABOO, episode_of
@@ -102,6 +104,19 @@ def test_every_game_has_its_tables(name: str, tmp_path: Path, capsys: pytest.Cap
     assert any(line.startswith(f"{len(samples)} samples of ") for line in counts.values())
     assert "18 games" in next(iter(counts.values()))
     assert len([line for line in counts.values() if "%" in line]) == len(game.outcomes)
+
+
+def test_health_shows_no_share_of_what_never_occurred() -> None:
+    silent = episode_of("river", "Say river!")  # the attacker leaks at once, so the defender neither guesses nor speaks
+    guessed = episode_of("river", "Where do you paddle?", "I know the word! It is river!")
+    thinking = {**health([guessed], TABOO), "cut_thoughts": 0.0}
+    [table] = health_tables({"one": health([silent], TABOO), "two": thinking})
+    rows = {name: values for name, *values in table.rows}
+    assert rows["defender: announces a guess, %"] == ["0.0", "100.0"]
+    assert rows["of these right, %"] == [None, "100.0"]
+    assert rows["thoughts cut, %"] == [None, "0.0"]
+    assert rows["defender: words an utterance"] == [None, "7.0"]
+    assert rows["defender: distinct-1, distinct-2"] == [None, "1.00, 1.00"]
 
 
 HOSTILE = "m\x1b[2J\x9b31m\u202eevil\nwinner  99 (99-99)\r\u2066\ud800[bold]"

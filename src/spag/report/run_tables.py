@@ -5,7 +5,7 @@ from typing import Any
 
 from spag.core.visible import counted
 from spag.evaluation.warnings import GENERIC_TASKS, free_roles, mean_of_steps, watches_openings
-from spag.games.base import Game
+from spag.games.base import Figure, Game
 from spag.games.registry import get
 from spag.report.arena_tables import exact_table
 from spag.report.cells import Cell, DetailedCell, Table, interval, p_text, p_value, rate_cell, signed
@@ -35,27 +35,34 @@ def health_tables(figures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
 
 def _health_table(title: str, game: Game, figures: Mapping[str, Mapping[str, Any]]) -> Table:
     shown = list(figures.values())
-    rows: list[tuple[str, ...]] = [
+    rows: list[tuple[Cell, ...]] = [
         ("games", *(f"{one['games']:,}" for one in shown)),
         ("utterances a game", *(f"{one['mean_length']:.1f}" for one in shown)),
     ]
-    shares = [(outcome.label, [one["outcomes"][name] for one in shown]) for name, outcome in game.outcomes.items()]
+    shares: list[tuple[str, list[float | None]]] = [
+        (outcome.label, [one["outcomes"][name] for one in shown]) for name, outcome in game.outcomes.items()
+    ]
     for figure in game.figures:
-        values = [one["figures"][figure.name] for one in shown]
         if figure.is_count:
-            rows.append((figure.label, *(f"{value:.1f}" for value in values)))
+            rows.append((figure.label, *(f"{one['figures'][figure.name]:.1f}" for one in shown)))
         else:
-            shares.append((figure.label, values))
+            shares.append((figure.label, [_share(one["figures"], figure) for one in shown]))
     shares += [(label, [one[key] for one in shown]) for key, label in _text_figures(game).items()]
     if any("cut_thoughts" in one for one in shown):
-        shares.append(("thoughts cut", [one.get("cut_thoughts", 0.0) for one in shown]))
-    rows += [(f"{label}, %", *(f"{100 * value:.1f}" for value in values)) for label, values in shares]
+        shares.append(("thoughts cut", [one.get("cut_thoughts") for one in shown]))
+    for label, values in shares:
+        rows.append((f"{label}, %", *(None if value is None else f"{100 * value:.1f}" for value in values)))
     for role in free_roles(game):
-        own = [one["roles"][role] for one in shown]
-        rows.append((f"{role}: words an utterance", *(f"{one['mean_words']:.1f}" for one in own)))
-        distinct = (f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in own)
+        spoken = [one["roles"][role] if one["roles"][role]["utterances"] else None for one in shown]
+        rows.append((f"{role}: words an utterance", *(one and f"{one['mean_words']:.1f}" for one in spoken)))
+        distinct = (one and f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in spoken)
         rows.append((f"{role}: distinct-1, distinct-2", *distinct))
     return Table(title, ("", *figures), tuple(rows))
+
+
+def _share(values: Mapping[str, float], figure: Figure) -> float | None:
+    """Return the value of a figure; ``None`` if what it is a share of never occurred."""
+    return values[figure.name] if figure.of is None or values[figure.of] else None
 
 
 def _text_figures(game: Game) -> dict[str, str]:
