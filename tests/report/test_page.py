@@ -5,8 +5,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import run_fixtures
 from click.testing import CliRunner
-from run_fixtures import HOSTILE, leave_undrawn, record_held_out, stage, write_manifest, write_reasoning, write_run
+from run_fixtures import (
+    HOSTILE,
+    STRENGTH,
+    leave_undrawn,
+    record_held_out,
+    stage,
+    write_manifest,
+    write_reasoning,
+    write_run,
+)
 
 from spag.cli.run import report_command
 from spag.config.files import dump_config
@@ -97,6 +107,16 @@ def test_says_whether_it_got_better(page: Page) -> None:
     assert "Intervals are 95 %. p is not corrected for the number of comparisons. One run" in page.text
     # 70 of 100 right against 40, on each of three tasks
     assert "Reasoning of spag-1, against base: geometric mean of 3 tasks +30.0 [+" in page.text
+
+
+def test_no_claim_of_the_headline_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
+    names = {"base": "a" * 200, "imitation": "b" * 200, "spag-1": "c" * 200}
+    monkeypatch.setattr(run_fixtures, "PLAYERS", tuple(names.values()))
+    monkeypatch.setattr(run_fixtures, "STRENGTH", {names[name]: count for name, count in STRENGTH.items()})
+    text = Page(write_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")).text
+    claims = f"is better than {names['base']} (24:0) and {names['imitation']} (24:10)"
+    assert f"{names['spag-1']} {claims}; 90 % of its utterances repeat what was said before." in text
 
 
 @pytest.mark.parametrize(
