@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
-from web_fixtures import HOSTILE, TypingEngine, at_once, bot_games, fail, site, visitor
+from web_fixtures import HOSTILE, TypingEngine, at_once, bot_games, fail, make_run, site, visitor
 
 from spag.config.files import dump_config
 from spag.config.schema import EngineConfig, ModelConfig, RunConfig
@@ -255,6 +255,29 @@ def test_two_models_are_kept_and_the_one_unused_for_longest_goes() -> None:
     models.close()
     assert sorted((closed.get(timeout=120), closed.get(timeout=120))) == ["a", "c"]
     assert sorted(opened) == ["a", "b", "c"]
+
+
+def test_a_model_that_was_trained_again_is_opened_again(tmp_path: Path) -> None:
+    opened: list[str] = []
+
+    def open_next(name: str) -> ScriptedEngine:
+        opened.append(name)
+        return ScriptedEngine(lambda request: f"Reply {len(opened)}.")
+
+    folder = make_run(tmp_path / "run")
+    checkpoint = folder / "1-imitation" / "checkpoint"
+    with visitor(site(folder, open_next)) as client:
+        address = begin(client, "attacker", "river")
+        for text in ("Hello.", "Good day."):
+            client.post(f"{address}/say", data={"text": text})
+            assert "Reply 1." in settled(client, address)
+        checkpoint.rename(folder / "old")
+        checkpoint.mkdir()
+        (checkpoint / "config.json").write_text("{}")
+        client.post(f"{address}/say", data={"text": "Once more."})
+        page = settled(client, address)
+    assert (page.count("Reply 1."), page.count("Reply 2.")) == (2, 1)
+    assert opened == ["imitation"] * 2
 
 
 @pytest.mark.slow

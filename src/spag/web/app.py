@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def create_app(
     """
     game_style(*_check(path).games.values())  # raises for a game that cannot be shown
     reader = RunReader(path)
-    models = ModelPool(open_model or (lambda name: _open_opponent(path, name)))
+    models = ModelPool(open_model or partial(_open_opponent, path), partial(_stamp, path))
     app = FastAPI(lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site = Site(path, access, reader, models, Sessions(), reply_limit_s)
     app.include_router(pages.router)
@@ -60,6 +60,15 @@ def _open_opponent(path: Path, name: str) -> Engine:
     model = run.model(name) if is_local(name) else ModelConfig(name=name)
     # transformers, whatever the run uses: its replies can be shown as they grow, and two models fit in memory
     return open_player(model, run.game, EngineConfig(concurrency=CONCURRENCY, backend="transformers"))
+
+
+def _stamp(path: Path, name: str) -> tuple[int, int] | None:
+    """Return what changes when a model of the run at ``path`` is trained again; ``None`` if it has no files there."""
+    if place := RunFolder(path).checkpoints().get(name):  # else a bot
+        with suppress(OSError):  # an id of the hub
+            found = Path(place).stat()
+            return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def _check(path: Path) -> RunFolder:

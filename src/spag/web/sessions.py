@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from spag.core.errors import ConfigError, DataError, EngineError
+from spag.core.errors import ConfigError, DataError, EngineError, SpagError
 from spag.core.types import Split, State, Task, Utterance
 from spag.engines.base import Engine, Sampling
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
@@ -28,25 +28,33 @@ OpenModel = Callable[[str], Engine]
 
 
 class ModelPool:
-    """The open models by name, at most ``most_open``; a new one replaces the least recently used."""
+    """The open models, at most ``most_open``; a new one replaces the least recently used.
 
-    def __init__(self, open_model: OpenModel, *, most_open: int = MOST_OPEN) -> None:
-        self._open_model, self._most_open = open_model, most_open
-        self._threads: OrderedDict[str, ModelThread] = OrderedDict()
+    ``stamp`` returns what distinguishes a model from the one that a redo trains in its place.
+    """
+
+    def __init__(
+        self, open_model: OpenModel, stamp: Callable[[str], object] = lambda name: None, *, most_open: int = MOST_OPEN
+    ) -> None:
+        self._open_model, self._stamp, self._most_open = open_model, stamp, most_open
+        self._threads: OrderedDict[tuple[str, object], ModelThread] = OrderedDict()
 
     def get(self, name: str) -> ModelThread:
-        """Return the model ``name``, opened in the background. Raises ``EngineError`` if all others are busy."""
-        known = self._threads.get(name)
+        """Return the model ``name``, opened in the background. Raises ``EngineError`` if all others are busy, and the
+        errors of ``stamp``.
+        """
+        key = name, self._stamp(name)
+        known = self._threads.get(key)
         if known is not None and known.problem is None:
-            self._threads.move_to_end(name)
+            self._threads.move_to_end(key)
             return known
-        self._threads.pop(name, None)
+        self._threads.pop(key, None)
         while len(self._threads) >= self._most_open:
             idle = next((other for other, thread in self._threads.items() if thread.problem or not thread.asked), None)
             if idle is None:
                 raise EngineError(f"{self._most_open} other models are answering right now; try again in a moment")
             self._threads.pop(idle).close()
-        thread = self._threads[name] = ModelThread(lambda: self._open_model(name))
+        thread = self._threads[key] = ModelThread(lambda: self._open_model(name))
         return thread
 
     def close(self) -> None:
@@ -159,7 +167,7 @@ class WebMatch:
         request = next_request(name, self.game, self.state, self.state.seed, self.attempt, self.sampling)
         try:
             self.reply = self.models.get(self.opponent).ask(request)
-        except EngineError as error:
+        except SpagError as error:
             self.error = str(error)
 
 
