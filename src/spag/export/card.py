@@ -21,13 +21,14 @@ from spag.config.schema import RunConfig
 from spag.engines.players import Kind
 from spag.evaluation.arena.standings import NOTE
 from spag.export.markdown import Markdown, cell, code, figure, table
-from spag.export.metadata import ExportSource, card_data, license_of
+from spag.export.metadata import ExportSource, card_data
 from spag.export.training import ancestry, has_games, listed, names_games, phases_of, settings_table, trained_games
 from spag.games.base import is_competitive
 from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
 from spag.report.arena_tables import pair_table, rating_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, reasoning_finding, sentence
+from spag.report.html import capital
 from spag.report.run_tables import reasoning_table, versions
 from spag.runs.layout import BASE, planned_models
 from spag.runs.reading import RunFolder
@@ -51,8 +52,9 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"plain": Markdown, "cell": cell, "word": _word, "numbered": _numbered}
     template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
+    metadata = card_data(title, source)
     text = environment.from_string(template).render(
-        metadata=Markdown(card_data(title, source).to_yaml()),
+        metadata=Markdown(metadata.to_yaml()),
         title=code(title),
         name=source.name,
         is_base=source.name == BASE,
@@ -62,7 +64,7 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
         config_file=CONFIG,
         weights=weights,
         is_baichuan=model_type(source.model) == BAICHUAN,
-        licence=license_of(source.base or source.model),
+        licence=metadata.license,
         **(_trained(source.name, run, shared) if run and config and shared and source.name != BASE else {}),
         results=_results(run) if run else {},
         few_tasks=FEW_TASKS,
@@ -123,7 +125,7 @@ def _trained(name: str, run: RunFolder, shared: RunConfig) -> dict[str, Any]:
     phases = phases_of([model for model in planned_models(shared) if model.name in names], run)
     instructions = {path for model in models if (path := getattr(model.phase.settings, "sft_data", None))}
     return {
-        "phases": [(f"{phase.what[:1].upper()}{phase.what[1:]}", Markdown(phase.data)) for phase in phases],
+        "phases": [(capital(phase.what), Markdown(phase.data)) for phase in phases],
         "trained_games": trained_games(models),
         "plays": any(not isinstance(model.phase.settings, TeacherSettings) for model in models),
         "own_games": {names_games(model.phase) for model in models if has_games(model)},
