@@ -14,7 +14,6 @@ from spag.core.episodes import Episode, PlayerInfo
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
 from spag.evaluation.reasoning.results import figures_of
-from spag.report.plot_files import Plot
 from spag.rollout.matchmaking import match_specs, pairings
 from spag.storage.store import write_json, write_rows
 from taboo_games import ROLES, TABOO, episode_of, task_of
@@ -29,7 +28,7 @@ STRENGTH = {"base": 0, "imitation": 10, "spag-1": 24}  # words on which it leads
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     """Let reports make their plots but save none of them, which takes most of a report's time."""
-    patch.setattr("spag.report.page.save_plot", lambda _, name, says, folder: Plot(name, says, Markup("")))
+    patch.setattr("spag.report.page.save_plot", lambda _, name, says, folder: Markup(""))
 
 
 def game(word: str, *texts: str, id: str = "", players: Mapping[str, str] | None = None) -> Episode:

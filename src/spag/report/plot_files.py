@@ -9,7 +9,6 @@ settings.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -53,15 +52,6 @@ _STYLE: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """A saved plot: file name without ending, what it shows in one sentence, and its inline SVG."""
-
-    name: str
-    says: str
-    svg: Markup
-
-
 @contextmanager
 def plot_style() -> Iterator[None]:
     """Draw and save in the common style, ignoring the user's matplotlibrc."""
@@ -71,8 +61,11 @@ def plot_style() -> Iterator[None]:
         yield
 
 
-def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
-    """Write ``folder/name.png`` and ``.svg``, within ``plot_style``, and return the plot. Raises ``StorageError``."""
+def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Markup:
+    """Write ``folder/name.png`` and ``.svg``, within ``plot_style``, and return an inline SVG labelled with ``says``.
+
+    Raises ``StorageError``.
+    """
     with catch_warnings():
         filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
         figure.draw_without_rendering()
@@ -82,7 +75,7 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
     on_white = svg.replace("fill: none", "fill: #ffffff", 1)  # the first shape is the background
     write_atomically(folder / f"{name}.png", png)
     write_atomically(folder / f"{name}.svg", on_white.encode())
-    return Plot(name, says, Markup(_inlined(svg, name, says)))  # matplotlib's own markup, with texts escaped
+    return Markup(_inlined(svg, name, says))  # matplotlib's own markup, with texts escaped
 
 
 def _saved(figure: Figure, name: str, kind: str, **options: Any) -> bytes:
