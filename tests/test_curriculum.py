@@ -106,8 +106,8 @@ def test_the_web_pages_show_the_games_of_every_phase(client: TestClient) -> None
     assert "what cannot be read" not in overview and "not shown" not in overview and NOTE in overview
     for game in PLAYED:
         assert f"<h3>{game.title}</h3>" in overview and f'<option value="{game.name}">' in pages["/games"].text
-    assert "<b>8</b> games" in client.get("/games?game=kuhn_poker").text
-    assert "<b>8</b> games" in client.get("/games?source=spag-1-1").text
+    assert "<b>8 games</b>" in client.get("/games?game=kuhn_poker").text
+    assert "<b>8 games</b>" in client.get("/games?source=spag-1-1").text
     assert 'class="bar game-nim"' in pages["/steps"].text
     for source, game in (("spag-1-1", PLAYED[1]), ("spag-2-1", TABOO), ("online-step-00001", PLAYED[2])):
         shown = client.get(f"/games/{source}/1")

@@ -84,10 +84,10 @@ def test_the_games_of_any_step_can_be_opened(client: TestClient, folder: Path) -
         *range(12, 0, -1)
     ]
     assert "/games?source=evaluation-step-00012-kuhn_poker-start" in page
-    assert "<b>12</b> games" in client.get("/games?step=2").text  # of both processes
-    assert "<b>6</b> games" in client.get("/games?step=1").text  # and not of 10, 11, 12
+    assert "<b>12 games</b>" in client.get("/games?step=2").text  # of both processes
+    assert "<b>6 games</b>" in client.get("/games?step=1").text  # and not of 10, 11, 12
     assert "No game matches" in client.get("/games?step=40").text
-    assert "<b>12</b> games" in client.get("/games?source=evaluation-step-00012-kuhn_poker-start").text
+    assert "<b>12 games</b>" in client.get("/games?source=evaluation-step-00012-kuhn_poker-start").text
     found = client.get("/games/online-step-00002.part1/3")
     assert found.status_code == 200 and KUHN.describe_task(games(102)[2].task) in Reader(found.text).text
     listed = client.get("/games?source=online-step-00003").text
@@ -161,7 +161,7 @@ def test_games_that_no_phase_plays_are_left_out_with_one_note(tmp_path: Path) ->
     with visitor(site(folder)) as client:
         page = client.get("/").text
         assert page.count("games of tic_tac_toe are not shown") == 1 and "not an episode" not in page
-        assert "<b>6</b> games" in client.get("/games?step=3").text
+        assert "<b>6 games</b>" in client.get("/games?step=3").text
 
 
 def test_the_games_of_a_mix_are_shown_each_by_itself(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_the_games_of_a_mix_are_shown_each_by_itself(tmp_path: Path) -> None:
         [row] = [row for row in _table_rows(client) if "step=3" in row]
         assert re.findall(r'class="num">(\d+)<', row)[0] == "18"  # 6 of Kuhn poker, 12 of tic-tac-toe
         assert [row.count(f'class="bar game-{name}"') for name in ("kuhn_poker", "tic_tac_toe")] == [1, 1]
-        assert steps.count("game-tic_tac_toe") == 1 and "<b>18</b> games" in listed
-        assert "<b>12</b> games" in client.get("/games?step=3&game=tic_tac_toe").text
+        assert steps.count("game-tic_tac_toe") == 1 and "<b>18 games</b>" in listed
+        assert "<b>12 games</b>" in client.get("/games?step=3&game=tic_tac_toe").text
 
 
 @pytest.mark.slow
@@ -193,8 +193,8 @@ def test_each_online_phase_has_its_figures_steps_and_games(tmp_path: Path) -> No
         assert "Games of evaluations" in first and "Games of evaluations" not in last
         assert client.get("/steps?phase=other").status_code == 404
         for phase, games in (("reinforce", 6), ("group", 4)):  # step 3 of each
-            assert f"<b>{games}</b> games" in client.get(f"/games?phase={phase}&step=3").text
-        assert "<b>10</b> games" in client.get("/games?step=3").text
+            assert f"<b>{games} games</b>" in client.get(f"/games?phase={phase}&step=3").text
+        assert "<b>10 games</b>" in client.get("/games?step=3").text
         assert '<option value="group">' in client.get("/games").text
 
 

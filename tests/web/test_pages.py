@@ -23,8 +23,8 @@ from taboo_games import TABOO
     ("address", "shown"),
     [
         ("/", ["2-spag iteration-2</span>", "play: at work", "no-such-model", "11 games", "step 5"]),
-        ("/games", ["<b>14</b> games", "garden"]),
-        ("/games?task=river&outcome=defender_wins", ["<b>1</b> game", "/games/spag-1/1"]),
+        ("/games", ["<b>14 games</b>", "garden"]),
+        ("/games?task=river&outcome=defender_wins", ["<b>1 game</b>", "/games/spag-1/1"]),
         ("/games?text=nothing+like+that", ["No game matches"]),
         ("/games/spag-1/2", ["<mark>bread</mark>", "The defender said", "number 2", "Compare"]),
         ("/tasks?task=river", ["spag-1", "spag-2", "<mark>river</mark>"]),
@@ -179,7 +179,7 @@ def test_a_damaged_file_is_named_and_its_part_left_out(tmp_path: Path) -> None:
 
 def test_a_file_of_episodes_can_be_browsed_and_its_bots_played(run: Path) -> None:
     with visitor(site(run / "2-spag" / "iteration-1" / "episodes.jsonl")) as client:
-        assert "<b>3</b> games" in client.get("/games").text
+        assert "<b>3 games</b>" in client.get("/games").text
         assert re.findall(r'<option value="([^"]+)">', client.get("/play").text) == ["bot:constant"]
         answer = client.post("/play", data={"role": "attacker", "opponent": "base"})
         assert (answer.status_code, "choose an opponent" in answer.text) == (422, True)
