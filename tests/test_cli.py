@@ -112,7 +112,7 @@ def test_published_games_give_published_figures(tmp_path: Path) -> None:
         "3 samples of 3 games",
         "attacker 2 2 0.750",  # games won, samples, 3 / (2 * 2)
         "defender 1 1 1.500",  # 3 / (2 * 1)
-        "with the 2 empty utterances that training leaves out: 5 samples",
+        "including 2 empty utterances, which training skips: 5 samples",
     ):
         assert line in lines
     assert "attacker 1 0 1.000" in [
@@ -364,7 +364,7 @@ def test_games_are_trained_on_as_they_are(tmp_path: Path, model_folder: Path) ->
 
 def test_only_offline_algorithms_train_on_files(games: Path, tmp_path: Path) -> None:
     result = spag("train", "reinforce", games, "--output", tmp_path / "x", status=2)
-    assert "reinforce plays online: run it with spag run; offline are imitation, spag" in result.output
+    assert "reinforce plays online: use spag run; offline are imitation, spag" in result.output
     result = spag("train", "imitatoin", games, "--output", tmp_path / "x", status=2)
     assert "there is no algorithm 'imitatoin'; did you mean imitation?" in result.output
 
@@ -412,13 +412,13 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         (("run", "", "--dry-run"), "'': no such config file, and no preset of that name"),
         (("config",), "config [OPTIONS] COMMAND [ARGS]...\n\n  Show a config with every option"),
         (("plan", "demo", "--price", "nan"), "nan is not a finite number"),
-        (("arena", "one", "--no-constant", "--output", "x"), "name at least two different models"),
+        (("arena", "one", "--no-constant", "--output", "x"), "give at least two models of different names"),
         (
             ("arena", "bot:random", "bot:constant", "--game", "guess_my_city", "--output", "x"),
             "error: arena.tasks: 100 tasks asked for, but guess_my_city has 21",
         ),
         (("arena", "a=bot:constant", "a=bot:random", "--output", "x"), "two models are called a; give them different"),
-        (("judge", "x=y", "--show", "1", "--json"), "--show prints games as text; leave --json or --show out"),
+        (("judge", "x=y", "--show", "1", "--json"), "--show prints text; it cannot be combined with --json"),
         (("arena", "x=y", "bot:constant", "--output", "x"), "error: x=y: "),  # a file of that name, no model y
         (
             ("play", "bot:best", "--game", "kuhn_poker", "--output", "x.jsonl"),
@@ -559,7 +559,7 @@ def test_a_learner_that_plays_no_game_is_named(games: Path, tmp_path: Path) -> N
     result = spag("train", "spag", played, "--learner", "nobody", "--output", output, status=2)
     assert result.output.startswith(f"error: --learner: 'nobody' plays no game of {played}; ")
     result = spag("train", "spag", samples, "--learner", "bot:random", "--output", output, status=2)
-    assert result.output == f"error: --learner: {samples} holds samples, whose players are not known; leave it out\n"
+    assert result.output == f"error: --learner: {samples} holds samples, which do not name their players; omit it\n"
 
 
 def test_corrupt_episodes_name_the_line(tmp_path: Path) -> None:

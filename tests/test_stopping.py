@@ -54,9 +54,9 @@ def test_each_command_says_what_stays(tmp_path: Path, model_folder: Path) -> Non
     games = tmp_path / "games.jsonl"
     games.write_text('{"id": 1}\n{"id": 2}\n{"id"')
     play = ("play", "bot:random", "--game", "kuhn_poker", "--set", "spag.tasks=2", "--set", "model.dtype=float32")
-    assert said(*play, "--output", games) == f"stopped; {games} has 2 games; the same command plays the others"
+    assert said(*play, "--output", games) == f"stopped; {games} has 2 games; the same command plays the rest"
     arena = ("arena", "bot:random", "b=bot:random", "--output", tmp_path / "none", "--set", "game.name=kuhn_poker")
-    assert said(*arena) == f"stopped; {tmp_path / 'none'} has 0 games; the same command plays the others"
+    assert said(*arena) == f"stopped; {tmp_path / 'none'} has 0 games; the same command plays the rest"
     (tmp_path / "training" / "state" / "checkpoint-40").mkdir(parents=True)
     train = (
         "train",
@@ -71,14 +71,14 @@ def test_each_command_says_what_stays(tmp_path: Path, model_folder: Path) -> Non
     )
     games.write_text('{"prompt": "a", "completion": "b"}\n')
     assert said(*train) == f"stopped; {tmp_path / 'training'} has the checkpoint of step 40; the same command resumes"
-    assert said("games") == "stopped; nothing was left half written; the same command starts over"
+    assert said("games") == "stopped; no file is left incomplete; the same command starts over"
 
 
 def test_sigterm_is_told_like_ctrl_c_and_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spag.games.registry.names", lambda: os.kill(os.getpid(), signal.SIGTERM))
     result = CliRunner().invoke(main, ["games"])
     assert result.exit_code == 143
-    assert result.stderr == "stopped; nothing was left half written; the same command starts over\n"
+    assert result.stderr == "stopped; no file is left incomplete; the same command starts over\n"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -113,4 +113,4 @@ def test_a_stop_that_a_library_makes_an_error_of_its_own_is_a_stop(
             raise raised  # noqa: B904
 
     monkeypatch.setattr("spag.games.registry.names", work)
-    assert said("games") == "stopped; nothing was left half written; the same command starts over"
+    assert said("games") == "stopped; no file is left incomplete; the same command starts over"

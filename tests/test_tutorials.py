@@ -119,7 +119,7 @@ def test_a_dry_run_of_eight_gpus_lists_the_stages(here: Path, model_folder: Path
     write_files(tutorial("gpus"), here)
     one = ("imitation.parallel=replicas", "spag.parallel=replicas", "engine.concurrency=32")
     shown = spag(*command("gpus", "spag run eight.yaml --dry-run")[1:], *tiny(model_folder, *one))
-    assert "2-spag/iteration-3/train" in shown and "nothing was done" in shown
+    assert "2-spag/iteration-3/train" in shown and "nothing was written" in shown
 
 
 @pytest.mark.slow

@@ -367,7 +367,7 @@ def test_the_command_names_what_lm_eval_lacks(made_up: Path, model_folder: Path,
     common = [str(model_folder), "--data", str(made_up), "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(eval_command, [*common, "--suite", "spiral"])
     first, *_ = done.stderr.splitlines()
-    assert first == "lm-eval has no AMC23, Minerva, OlympiadBench: left out of the suite spiral."
+    assert first == "lm-eval has no AMC23, Minerva, OlympiadBench: skipped in suite spiral."
     assert isinstance(done.exception, DataError)  # the folder has none of the others
     done = CliRunner().invoke(eval_command, [*common, "--samples", "4"])
-    assert str(done.exception) == "--samples: greedy answers are all the same; set --temperature too, such as 0.6"
+    assert str(done.exception) == "--samples: greedy answers are all equal; also set --temperature, such as 0.6"

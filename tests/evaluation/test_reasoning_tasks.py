@@ -158,7 +158,7 @@ def test_the_command_goes_on_without_such_a_task_and_fails_at_the_end(
     done = CliRunner().invoke(eval_command, [f"tiny={model_folder}", "--tasks", "scripted,spag_counting", *common])
     assert done.exit_code == 1
     assert isinstance(done.exception, SystemExit)  # no traceback
-    assert "scripted is left out: RuntimeError: Dataset scripts are no longer supported, but found up.py" in done.stderr
+    assert "scripted is skipped: RuntimeError: Dataset scripts are no longer supported, but found up.py" in done.stderr
     assert "To evaluate it too, go online once" in done.stderr
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert list(results["tasks"]) == ["spag_counting"]

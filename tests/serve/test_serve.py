@@ -450,7 +450,7 @@ def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytes
 def test_a_served_model_takes_no_tags(model_folder: Path) -> None:
     answer = CliRunner().invoke(main, ["serve", f"tiny={model_folder}", "--set", "model.prompt_style=tagged"])
     assert answer.exit_code == 2
-    assert "model.prompt_style=tagged: a served model takes no tags; set it to plain or chat" in answer.stderr
+    assert "model.prompt_style=tagged: cannot be served; set it to plain or chat" in answer.stderr
 
 
 @pytest.mark.slow
@@ -474,8 +474,8 @@ def test_the_command_serves_and_stops(model_folder: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["bot:random"], "bot:random: only models whose weights are here can be served"),
-        (["openai:gpt"], "openai:gpt: only models whose weights are here can be served"),
+        (["bot:random"], "bot:random: only local models can be served"),
+        (["openai:gpt"], "openai:gpt: only local models can be served"),
         (["./nothing-here"], "no such file or folder"),
         (["a=x", "a=y"], "two models are called a; give them different names as NAME=MODEL"),
         (["x", "--host", "0.0.0.0"], "a token is required beyond loopback"),

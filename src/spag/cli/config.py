@@ -14,7 +14,7 @@ from spag.config.presets import PRESETS, preset_text
 def presets_command(name: str | None, as_json: bool) -> None:
     """List the presets, or print one as YAML.
 
-    A printed preset is the start of a config of your own: spag presets demo > my.yaml. Times in hours are estimates of
+    A printed preset is a starting point for your own config: spag presets demo > my.yaml. Hours are estimates of
     spag plan.
     """
     from spag.config.reading import parse_yaml

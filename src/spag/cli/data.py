@@ -45,7 +45,7 @@ def games_command(name: str | None, as_json: bool) -> None:
 
 @click.command("words")
 @click.option("--source", default="frequency", metavar="shipped|frequency|FILE", help="Source of the words.")
-@click.option("--top", type=click.IntRange(min=1), default=50_000, help="How many, most frequent first.")
+@click.option("--top", type=click.IntRange(min=1), default=50_000, help="Number of words, most frequent first.")
 @click.option("--split", type=click.Choice(["all", "train", "held_out"]), default="all", help="Split to list.")
 @click.option("--language", metavar="CODE", default="en", help="Language of the words: en, de, fr or es.")
 @click.option("--output", type=ANY_PATH, help="File to write, one word a line. [default: standard output]")
@@ -77,7 +77,9 @@ def words_command(source: str, top: int, split: str, language: str, output: Path
 @click.option("--show", type=click.IntRange(min=0), default=0, help="Print the first N games, with the judge's reason.")
 @json_option
 @click.option(
-    "--output", type=ANY_PATH, help="Write the episodes with their new outcome and reason, cut at the judged end."
+    "--output",
+    type=ANY_PATH,
+    help="File for the episodes as judged now, cut where the judge ends them.",
 )
 def judge_command(
     episodes: Path, mode: str | None, language: str | None, show: int, as_json: bool, output: Path | None
@@ -93,7 +95,7 @@ def judge_command(
     from spag.storage.store import write_rows
 
     if show and as_json:
-        raise click.UsageError("--show prints games as text; leave --json or --show out")
+        raise click.UsageError("--show prints text; it cannot be combined with --json")
     refuse_input(output, episodes)
     asked = {"judge": mode, "language": language}
     game = game_of_file(episodes, **{name: value for name, value in asked.items() if value is not None})
@@ -139,7 +141,7 @@ def import_group() -> None:
 @click.argument("source", type=EXISTING)
 @click.option("--output", type=ANY_PATH, required=True, help="Prompt file to write, for --prompts.")
 def import_prompts(source: Path, output: Path) -> None:
-    """Read the prompt templates from SOURCE, upstream's utils.py, by parsing it; the file is never run."""
+    """Extract the prompt templates from SOURCE, upstream's utils.py, which is parsed and never run."""
     from spag.games.taboo.promptfile import import_upstream_prompts, save_prompts
 
     refuse_input(output, source)
@@ -154,7 +156,7 @@ def import_prompts(source: Path, output: Path) -> None:
 @click.argument("source", type=EXISTING)
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file to write.")
 def import_episodes(source: Path, output: Path) -> None:
-    """Turn upstream's JSON list of games into an episodes file; nothing is judged here."""
+    """Convert upstream's JSON list of games to an episodes file, without judging them."""
     from dataclasses import replace
 
     from spag.storage.episodes import read_episodes
@@ -170,11 +172,10 @@ def import_episodes(source: Path, output: Path) -> None:
 @click.argument("source", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER")
 @click.option("--output", type=ANY_PATH, required=True, metavar="NEW", help="New folder to write, for model.name.")
 def import_model(source: Path, output: Path) -> None:
-    """Convert Baichuan2-13B, as downloaded into FOLDER, into a model that loads: safetensors, a fast tokenizer, no
-    code.
+    """Convert Baichuan2-13B, downloaded into FOLDER, to safetensors and a fast tokenizer, without its code.
 
-    The published weights are pickles. This command is the only one that reads such files, with torch's weights_only: a
-    pickle that holds anything but tensors is refused. Code in FOLDER is never run.
+    The published weights are pickles. Only this command reads such files, with torch's weights_only: a pickle that
+    holds anything but tensors is refused. Code in FOLDER is never run.
     """
     from spag.models.convert import convert_model
 

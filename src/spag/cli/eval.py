@@ -39,27 +39,27 @@ COUNT = click.IntRange(min=1)
     default="",
     show_default=False,
     metavar="NAME,...",
-    help="lm-eval's tasks or groups, alone or with --suite.",
+    help="Tasks or groups of lm-eval, instead of a suite or in addition to --suite.",
 )
 @click.option("--task-path", type=FOLDER, help="Folder of your own task files (YAML).")
-@click.option("--data", type=FOLDER, help="Folder of JSON Lines files to read in place of the hub.")
+@click.option("--data", type=FOLDER, help="Folder of JSON Lines files to read instead of the hub.")
 @click.option(
     "--trust-task-code", is_flag=True, help="Let task files of --task-path run Python code; review them first."
 )
-@click.option("--limit", type=COUNT, help="Items of each task, from its start; the parts of a group share them.")
+@click.option("--limit", type=COUNT, help="Use only the first N items of each task; parts of a group share them.")
 @click.option(
-    "--shots", type=click.IntRange(min=0), help="Solved examples before a question. [default: suite's or task's own]"
+    "--shots", type=click.IntRange(min=0), help="Solved examples in each prompt. [default: the suite's or task's]"
 )
-@click.option("--max-new-tokens", type=COUNT, help="Longest generated answer, in tokens. [default: the task's own]")
+@click.option("--max-new-tokens", type=COUNT, help="Token limit of generated answers. [default: the task's]")
 @click.option("--samples", type=COUNT, default=1, help="Answers drawn per item; the score is their mean.")
 @click.option("--temperature", type=AMOUNT, default=0.0, help="Sampling temperature; 0 is greedy.")
-@click.option("--chat", is_flag=True, help="Ask in the model's chat template; thoughts do not count as the answer.")
-@click.option("--batch-size", type=COUNT, default=16, help="Requests computed at once.")
+@click.option("--chat", is_flag=True, help="Use the model's chat template; thoughts are not part of the answer.")
+@click.option("--batch-size", type=COUNT, default=16, help="Requests per batch.")
 @click.option(
-    "--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; finished ones stay."
+    "--output", type=ANY_PATH, required=True, help="Folder for answers and results.json; existing answers are kept."
 )
 @json_option
-@click.option("--force", is_flag=True, help="Redo what was evaluated with other settings, data or models.")
+@click.option("--force", is_flag=True, help="Replace answers that other settings, data or models gave.")
 def eval_command(
     models: tuple[str, ...],
     config_name: str | None,
@@ -70,15 +70,15 @@ def eval_command(
     force: bool,
     **options: Any,
 ) -> None:
-    """Evaluate reasoning with lm-eval, every figure with its standard error and its item-by-item difference to the
-    first model.
+    """Evaluate reasoning with lm-eval, with standard errors and item-by-item differences from the first model.
 
-    Name run folders (base and every finished model are evaluated) or models as for spag arena: MODEL or NAME=MODEL. The
-    same command resumes. Tasks whose data cannot be loaded are left out and named, and the exit status is 1.
+    Each argument is a run folder, of which base and every finished model are evaluated, or a model as for spag arena:
+    MODEL or NAME=MODEL. The same command resumes. Tasks whose data cannot be loaded are skipped and named; the exit
+    status is then 1.
     """
     config = read_config(config_name)
     if options["samples"] > 1 and not options["temperature"]:
-        raise ConfigError("--samples: greedy answers are all the same; set --temperature too, such as 0.6")
+        raise ConfigError("--samples: greedy answers are all equal; also set --temperature, such as 0.6")
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:
@@ -88,7 +88,7 @@ def eval_command(
     from spag.evaluation.reasoning.tasks import LOADING_HINT, ReasoningSettings
 
     settings = ReasoningSettings(_task_names(suite, tasks), seed=config.seed, **options)
-    on_stop(lambda: f"{output} has the answers so far; the same command goes on from there")
+    on_stop(lambda: f"the answers so far are in {output}; the same command resumes")
     results = evaluate_reasoning(players_of(models, config), settings, output, open_reporter(), force=force)
     if as_json:
         print_json(results)
@@ -101,7 +101,7 @@ def eval_command(
 
 def _name_left_out(left_out: "Mapping[str, str]", hint: str) -> None:
     for name, why in left_out.items():
-        click.echo(visible_text(f"{name} is left out: {why}"), err=True)
+        click.echo(visible_text(f"{name} is skipped: {why}"), err=True)
     click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {hint}.", err=True)
 
 
@@ -112,7 +112,7 @@ def _task_names(suite: str | None, tasks: str) -> tuple[str, ...]:
         return tuple(own)
     chosen = SUITES[suite or "paper"]
     if chosen.lacking:
-        click.echo(f"lm-eval has no {', '.join(chosen.lacking)}: left out of the suite {suite}.", err=True)
+        click.echo(f"lm-eval has no {', '.join(chosen.lacking)}: skipped in suite {suite}.", err=True)
     return (*(one.task for one in chosen.tasks), *own)
 
 

@@ -21,24 +21,24 @@ def export_group() -> None:
 @click.option(
     "--dtype",
     type=click.Choice(["bfloat16", "float16", "float32"]),
-    help="Of the weights. [default: the one the run played with; without a run, as saved]",
+    help="Data type of the weights. [default: that of the run's games; without a run, as saved]",
 )
 @click.option(
     "--push", "repo", metavar="OWNER/NAME", help="Upload the folder to the hub; the token is taken from HF_TOKEN."
 )
-@click.option("--private", is_flag=True, help="With --push: as a private repository.")
+@click.option("--private", is_flag=True, help="With --push: to a private repository.")
 def export_model_command(
     source: str, output: Path, name: str | None, dtype: str | None, repo: str | None, private: bool
 ) -> None:
     """Write a model as a plain transformers folder with a model card.
 
-    RUN_OR_MODEL is a run folder, a checkpoint in one, or any model that spag plays with. A LoRA adapter is merged into
+    RUN_OR_MODEL is a run folder, a checkpoint in one, or any model that spag play takes. A LoRA adapter is merged into
     its base.
     """
     from spag.export import Destination, export_model, find_source
 
     if private and repo is None:
-        raise click.UsageError("--private says how to push; give --push OWNER/NAME too")
+        raise click.UsageError("--private needs --push OWNER/NAME")
     destination = Destination(repo, private) if repo else None
     exported = export_model(
         find_source(source, name), output, dtype=dtype, destination=destination, note=open_reporter().note
@@ -61,7 +61,7 @@ def export_episodes(source: Path, output: Path) -> None:
     refuse_input(output, source)
     episodes = list(read_episodes(source))
     if other := next((episode.game for episode in episodes if episode.game != TABOO), None):
-        raise DataError(f"{source}: holds games of {other}; upstream's format knows Adversarial Taboo only")
+        raise DataError(f"{source}: holds games of {other}; upstream's format supports only Adversarial Taboo")
     _write_json_list(output, [upstream_episode(episode) for episode in episodes])
 
 

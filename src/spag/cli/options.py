@@ -160,7 +160,7 @@ _VERBOSITY_OPTIONS = [
     click.Option(flags, is_flag=True, expose_value=False, callback=_keep_verbosity, help=text)
     for flags, text in (
         (("-q", "--quiet"), "Show only warnings and results."),
-        (("-v", "--verbose"), "Show messages of libraries too, and an error's traceback."),
+        (("-v", "--verbose"), "Also show messages of libraries and tracebacks of errors."),
     )
 ]
 
@@ -168,7 +168,11 @@ _VERBOSITY_OPTIONS = [
 def config_options(command: Command) -> Command:
     """Add ``--config``, ``--set`` and ``--seed``."""
     option = click.option(
-        "--config", "config_name", metavar="CONFIG", shell_complete=complete_config, help="The settings."
+        "--config",
+        "config_name",
+        metavar="CONFIG",
+        shell_complete=complete_config,
+        help="Preset or YAML file.",
     )
     return option(set_option(seed_option(command)))
 
@@ -197,12 +201,12 @@ def on_stop(describe: Callable[[], str]) -> None:
 def what_stays(context: click.Context) -> str:
     """Return the running command's message from ``on_stop``; without one, that it starts over."""
     describe: Callable[[], str] = context.meta.get(
-        _ON_STOP, lambda: "nothing was left half written; the same command starts over"
+        _ON_STOP, lambda: "no file is left incomplete; the same command starts over"
     )
     try:
         return describe()
     except (SpagError, OSError) as error:
-        return f"the same command goes on ({error})"
+        return f"the same command resumes ({error})"
 
 
 def read_config(config_name: str | None, overrides: tuple[str, ...] = (), *, defaults: str = "") -> "RunConfig":

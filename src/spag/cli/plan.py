@@ -26,15 +26,15 @@ DEFAULT_PRESETS = ("kuhn", "demo")
 
 @click.command("plan")
 @config_argument
-@click.option("--gpus", type=click.IntRange(min=1), help="How many GPUs. [default: 1 with --gpu, else this machine's]")
+@click.option("--gpus", type=click.IntRange(min=1), help="Number of GPUs. [default: 1 with --gpu, else this machine's]")
 @click.option("--gpu", "kind", help="Kind of GPU: A100-80 (default with --gpus), H100, RTX-4090, ...")
-@click.option("--price", type=AMOUNT, help="USD for each GPU hour, to show the cost.")
+@click.option("--price", type=AMOUNT, help="USD per GPU hour, to show the cost.")
 @click.option(
     "--teacher-price",
     nargs=2,
     type=AMOUNT,
     metavar="IN OUT",
-    help="USD for a million prompt and completion tokens of a teacher, to show what its games cost.",
+    help="USD per million prompt and completion tokens of a teacher, to show the cost of its games.",
 )
 @task_options
 @click.option(
@@ -50,10 +50,10 @@ def plan_command(
     changes: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Print what a run takes, by stage: samples or games, tokens, hours, and memory; on this machine, or on GPUs.
+    """Estimate games or samples, tokens, hours and memory of each stage of a run, on this machine or on GPUs.
 
-    Only the model's config is read, no weights. Exit status 3: the run does not fit; the nearest settings that would
-    are named.
+    Only the model's config is read, not its weights. Exit status 3: the run does not fit; the nearest settings that
+    would fit are printed.
     """
     from spag.planning.estimate import disk_bytes, run_notes
     from spag.planning.here import plan_here
@@ -121,10 +121,10 @@ def _print(planner: "Planner", hours: float, notes: dict[str, str]) -> None:
 @click.argument("config_names", nargs=-1, metavar="[CONFIG]...", shell_complete=complete_config)
 @json_option
 def doctor_command(config_names: tuple[str, ...], as_json: bool) -> None:
-    """Check this machine: what it has, what works, the command for what is missing, and whether runs fit.
+    """Check the hardware and packages of this machine, and whether runs fit its memory.
 
-    CONFIG is a preset or a YAML file, by default kuhn and demo. Exit status 3: a CONFIG needs more memory than there
-    is; 1: torch or transformers is missing or broken, so no model can be played at all.
+    Prints the commands that install what is missing. CONFIG is a preset or a YAML file, by default kuhn and demo. Exit
+    status 1: torch or transformers is missing or broken, so no model can play; 3: a CONFIG needs more memory.
     """
     from spag.planning.doctor import Status, examine, examine_presets, look_around
 

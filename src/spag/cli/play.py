@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from spag.core.types import Task
     from spag.games.base import Game
 
-force_option = click.option(
-    "--force", is_flag=True, help="Remove games of other models or settings, and play the missing ones."
-)
+force_option = click.option("--force", is_flag=True, help="Replace games that other models or settings played.")
 
 
 @click.command("play")
@@ -41,7 +39,7 @@ force_option = click.option(
 @config_options
 @ray_option
 @words_option
-@click.option("--count", type=click.IntRange(min=1), help="How many tasks, drawn by seed. [default: the config's]")
+@click.option("--count", type=click.IntRange(min=1), help="Number of tasks, drawn by seed. [default: the config's]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
 @prompts_option
 @click.option("--price", nargs=2, type=AMOUNT, metavar="IN OUT", help="USD per million prompt and completion tokens.")
@@ -65,7 +63,7 @@ def play_command(
     file, smollm2-135m, openai:MODEL for an OpenAI-compatible endpoint (OPENAI_BASE_URL and OPENAI_API_KEY in the
     environment), or bot:NAME, a scripted player of the game. SECOND defaults to FIRST, and FIRST to the config's model.
     Sampling and tasks are those of the config's first phase that plays. The same command resumes; a file with games of
-    other players or settings is refused.
+    other players or settings is refused without --force.
     """
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
@@ -90,7 +88,7 @@ def play_command(
         for role, name in zip(setup.game.roles, (first, second), strict=True)
     }
     specs = game_specs(tasks, settings.repeats, config.seed)
-    on_stop(lambda: f"{output} has {_games(output):,} games; the same command plays the others")
+    on_stop(lambda: f"{output} has {_games(output):,} games; the same command plays the rest")
     check_players(config, [first, second])
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     if as_json:
@@ -142,19 +140,17 @@ def _games(path: Path) -> int:
 @prompts_option
 @json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for episodes.jsonl and results.json.")
-@click.option(
-    "--constant/--no-constant", default=True, help="Add bot:constant, the floor to compare with, where the game has it."
-)
+@click.option("--constant/--no-constant", default=True, help="Add bot:constant as a baseline if the game has it.")
 @force_option
 def arena_command(
     models: tuple[str, ...], config_name: str | None, as_json: bool, output: Path, constant: bool, force: bool
 ) -> None:
     """Let models play each other on held-out tasks, and rank them.
 
-    MODELS are what spag play takes, LoRA adapter folders, and mixture:FOLDER, for which each game draws one of the
-    models in FOLDER. Every pair plays every task in both role assignments. NAME=MODEL gives a model a short name.
-    Ratings are relative to the first model. The same command resumes; with more models it plays only their games. Games
-    of a model that has been trained since are refused.
+    A MODEL is what spag play takes, a LoRA adapter folder, or mixture:FOLDER, of which each game draws one model.
+    Every pair plays every task in both role assignments. NAME=MODEL gives a model a short name. Ratings are relative to
+    the first model. The same command resumes; with more models it plays only their games. A file with games of a model
+    that was trained again since is refused without --force.
     """
     from spag.cli.tables import print_arena
     from spag.engines.players import CONSTANT, bot_names
@@ -170,9 +166,9 @@ def arena_command(
     if constant and CONSTANT in bot_names(config.game.build()) and CONSTANT not in named.values():
         named[CONSTANT] = CONSTANT
     if len(named) < 2:
-        raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
+        raise click.UsageError("give at least two models of different names, as MODEL or NAME=MODEL")
     players = {name: config.model.model_copy(update={"name": model}) for name, model in named.items()}
-    on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the others")
+    on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the rest")
     check_players(config, named.values())
     results = play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
     if as_json:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spag.planning.estimate import RunEstimate
 
 MOST_DOUBTS = 3
-MOST_DAMAGED = 2  # files listed; the page names all
+MOST_DAMAGED = 2  # files listed; the report names all
 
 
 @click.command("run")
@@ -114,7 +114,7 @@ def _print_preview(config: "RunConfig", folder: Path, estimate: "RunEstimate") -
     print_table(Table("", ("stage", "now", "work"), rows, texts=3))
     for about, line in estimate.facts.items():
         click.echo(f"  {about}: {visible_text(line)}")
-    click.echo(f"  nothing was done; spag run without --dry-run works in {visible_text(str(folder))}")
+    click.echo(f"  dry run: nothing was written; spag run would write to {visible_text(str(folder))}")
     for doubt in estimate.doubts[:MOST_DOUBTS]:
         click.echo(f"error: {visible_text(doubt)}", err=True)
 
@@ -149,5 +149,5 @@ def report_command(run: Path) -> None:
     for line in damage[:MOST_DAMAGED]:
         click.echo(f"warning: {visible_text(line)}", err=True)
     if len(damage) > MOST_DAMAGED:
-        click.echo(f"warning: {len(damage) - MOST_DAMAGED} more files cannot be read; the page names them", err=True)
+        click.echo(f"warning: {len(damage) - MOST_DAMAGED} more files cannot be read; the report names them", err=True)
     click.echo(page)

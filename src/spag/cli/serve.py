@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def address_options(port: int) -> Callable[[Command], Command]:
     """Return a decorator that adds ``--host``, ``--port`` (by default ``port``) and ``--token``."""
-    where = "Address to bind; any but loopback needs a token."
-    secret = "Token that clients must send; safest in the environment."
+    where = "Address to bind; all but loopback need a token."
+    secret = "Token that clients must send; safest set in the environment."
     host_option = click.option("--host", default="127.0.0.1", help=where)
     port_option = click.option("--port", type=click.IntRange(0, 65535), default=port, help="Port; 0 takes a free one.")
     token_option = click.option("--token", envvar="SPAG_WEB_TOKEN", show_envvar=True, help=secret)
@@ -30,9 +30,9 @@ def address_options(port: int) -> Callable[[Command], Command]:
 @click.argument("run", type=click.Path(path_type=Path))
 @address_options(8080)
 def web_command(run: Path, host: str, port: int, token: str | None) -> None:
-    """Browse a run, follow it while it works, and play.
+    """Browse a run, follow its progress, and play against its models.
 
-    RUN is a run folder (finished, running or just begun), or a file of episodes.
+    RUN is a run folder, finished or not, or a file of episodes.
     """
     with needs_extra("web", "spag web"):
         from spag.web.app import create_app
@@ -52,9 +52,9 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     """Serve MODELS as an OpenAI-compatible endpoint: models, completions and chat completions.
 
     A MODEL is a checkpoint of a run, an adapter's folder, or any model that spag play loads; NAME=MODEL sets the name
-    that clients ask for. On a GPU with vLLM this starts vLLM's own server; elsewhere, and with --set
-    engine.backend=transformers, the transformers engine answers: completions, or with --set model.prompt_style=chat
-    conversations in the model's chat template.
+    that clients ask for. On a GPU with vLLM this starts vLLM's own server. Elsewhere, and with --set
+    engine.backend=transformers, the transformers engine serves completions or, with --set model.prompt_style=chat,
+    chat completions in the model's chat template.
     """
     from spag.core.errors import ConfigError
     from spag.engines.opening import backend_of
@@ -73,9 +73,9 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     access, reporter = Access(host, token or None), open_reporter()
     for _, model in named:
         if not is_local(model.name):
-            raise ConfigError(f"{model.name}: only models whose weights are here can be served")
+            raise ConfigError(f"{model.name}: only local models can be served")
         if model.prompt_style == "tagged":
-            raise ConfigError("model.prompt_style=tagged: a served model takes no tags; set it to plain or chat")
+            raise ConfigError("model.prompt_style=tagged: cannot be served; set it to plain or chat")
     if {backend_of(model, config.engine, reporter.note) for _, model in named} == {Backend.VLLM}:
         _become_vllm(named, config.engine, host, port, access.token)
     app = create_app([open_model(name, model, config.engine) for name, model in named], access)
@@ -95,7 +95,7 @@ def _become_vllm(
 
     found = installed_vllm()
     if found is None or found[1]:
-        raise ConfigError("engine.backend=vllm: spag serve starts vLLM's server on GPUs only; use transformers")
+        raise ConfigError("engine.backend=vllm: spag serve can start vLLM only on GPUs; use transformers")
     command = vllm_command(models, engine, host, port)
     environment = os.environ | vllm_environment(models[0][1], engine, token)
     program = Path(sys.executable).with_name("vllm")

@@ -119,7 +119,7 @@ def print_run(folder: Path) -> None:
         f"This run is complete: {total:.1f} minutes of work in {folder}/",
         f"  the games    spag judge {shlex.quote(f'{folder}/arena/episodes.jsonl')} --show 5",
         f"  the models   {', '.join(models)} ({', '.join(sorted(formats))})",
-        f"  the figures  {folder}/arena/results.json, {folder}/*/metrics.jsonl",
+        f"  the metrics  {folder}/arena/results.json, {folder}/*/metrics.jsonl",
     ):
         _say(line)
 
@@ -191,13 +191,13 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     stats = summary.stats
     _say(f"{counted(summary.games, 'game')} in the file, {summary.played_now} played now: {summary.describe(game)}")
     _say(
-        f"{counted(stats.utterances, 'utterance')}, {stats.empty} empty, {stats.retries} drawn again, "
+        f"{counted(stats.utterances, 'utterance')}, {stats.empty} empty, {stats.retries} resampled, "
         f"{stats.prompt_tokens:,} prompt and {stats.completion_tokens:,} completion tokens"
     )
     if stats.unknown_tokens:
-        _say(f"{stats.unknown_tokens} utterances ended before a token that the tokenizer does not know")
+        _say(f"{stats.unknown_tokens} utterances were cut before a token that the tokenizer lacks")
     if stats.cut_thoughts:
-        _say(f"{stats.cut_thoughts} utterances are empty because a thought before them was cut")
+        _say(f"{stats.cut_thoughts} utterances are empty because their thought reached its token limit")
     if price:
         _say(f"cost: {price.cost_usd(stats.prompt_tokens, stats.completion_tokens):.4f} USD")
 
@@ -213,7 +213,7 @@ def print_outcomes(game: Game, stats: RewardStats) -> None:
     samples, empty = stats.samples.total(), stats.empty_completions
     print_table(_sample_table(game, stats, f"{counted(samples, 'sample')} of {counted(decided, 'game')}"))
     left_out, all_samples = counted(empty, "empty utterance"), counted(samples + empty, "sample")
-    _say(f"with the {left_out} that training leaves out: {all_samples}")
+    _say(f"including {left_out}, which training skips: {all_samples}")
 
 
 def print_rewards(game: Game, stats: RewardStats, sft_rows: int) -> None:
@@ -221,7 +221,7 @@ def print_rewards(game: Game, stats: RewardStats, sft_rows: int) -> None:
     counts = {"game": stats.outcomes.total(), "sample": stats.samples.total(), "SFT row": sft_rows}
     print_table(_sample_table(game, stats, ", ".join(counted(count, what) for what, count in counts.items())))
     undecided = [f"{one.label} {stats.outcomes[one.name]:,}" for one in game.outcomes.values() if not one.winners]
-    _say(", ".join((*undecided, f"empty utterances left out {stats.empty_completions:,}")))
+    _say(", ".join((*undecided, f"empty utterances skipped {stats.empty_completions:,}")))
 
 
 def _sample_table(game: Game, stats: RewardStats, title: str) -> Table:

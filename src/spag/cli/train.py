@@ -69,7 +69,7 @@ def train_command(
     config, phase, game = _offline_phase(algorithm, files, config_name)
     if learner is not None:
         if chosen := next(filter(is_file_of_samples, files), None):
-            raise ConfigError(f"--learner: {chosen} holds samples, whose players are not known; leave it out")
+            raise ConfigError(f"--learner: {chosen} holds samples, which do not name their players; omit it")
         _check_learner(learner, (game for path in files for game in read_episodes(path)), ", ".join(map(str, files)))
     config = resolve_dtype(config)
     check_machine(config)
@@ -112,7 +112,10 @@ def _show(result: dict[str, Any], output: Path, reporter: "Reporter", as_json: b
 @click.command("rewards")
 @click.argument("episodes", type=EXISTING, metavar="FILE")
 @click.option(
-    "--algorithm", type=click.Choice(["spag", "imitation"]), default="spag", help="Whose rewards and options apply."
+    "--algorithm",
+    type=click.Choice(["spag", "imitation"]),
+    default="spag",
+    help="Algorithm that gives rewards and options.",
 )
 @click.option("--sft", type=EXISTING, metavar="FILE", help="Instruction data; short for --set ALGORITHM.sft_data=FILE.")
 @click.option("--learner", metavar="NAME", help="Player whose utterances to keep. [default: every player]")
@@ -131,8 +134,8 @@ def rewards_command(
 ) -> None:
     """Turn the games of FILE into weighted training samples.
 
-    Every game is judged again. The options are those of the config's first phase with the algorithm. imitation leaves
-    games on held-out tasks out, unless keep_held_out is set; spag keeps and counts them.
+    Every game is judged again. The options are those of the config's first phase with the algorithm. imitation skips
+    games on held-out tasks unless keep_held_out is set; spag keeps and counts them.
     """
     from dataclasses import replace
 
@@ -172,8 +175,7 @@ def rewards_command(
     else:
         print_rewards(game, stats, len(rows))
     if stats.held_out:
-        what = "which are not held out from a model that trains on them"
-        reporter.note(f"{stats.held_out:,} of these games are on held-out tasks, {what}")
+        reporter.note(f"{stats.held_out:,} of these games are on held-out tasks: a model trained on them knows these")
 
 
 def _check_learner(learner: str, games: "Iterable[Episode]", where: str) -> None:
@@ -209,7 +211,7 @@ def _offline_phase(
     from spag.storage.episodes import is_file_of_samples
 
     if not issubclass(get(algorithm).Settings, OfflineSettings):
-        raise ConfigError(f"{algorithm} plays online: run it with spag run; offline are {', '.join(_offline())}")
+        raise ConfigError(f"{algorithm} plays online: use spag run; offline are {', '.join(_offline())}")
     found = [game_of_file(path) for path in files if not is_file_of_samples(path)]
     played = sorted({game.name for game in found})
     if len(played) > 1:

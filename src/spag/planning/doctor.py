@@ -244,7 +244,7 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
             yield Finding(name, Status.MISSING, f"does not fit: {detail}", f"spag plan {name} --gpu A100-80 --gpus 8")
         else:
             faster = _without_recomputing(config, shape)
-            more = "; also without computing activations again, which trains faster" if faster else ""
+            more = "; also without gradient checkpointing, which trains faster" if faster else ""
             yield Finding(name, Status.WORKS, f"fits: {detail}{more}", faster)
 
 
