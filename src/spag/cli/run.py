@@ -57,24 +57,18 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     from spag.cli.tables import print_run
     from spag.planning.here import planned_engines
     from spag.runs.execute import run
+    from spag.runs.reading import RunFolder
 
     on_stop(lambda: f"{progress_of(config, folder)}; the same command resumes")
     if not (folder / "manifest.json").exists() and (found := _few_games(config)):
         click.echo(f"warning: imitation has {visible_text(found)}", err=True)
     run(config, folder, open_reporter(), force=force, plan_engines=planned_engines)
     if as_json:
-        _print_results(folder)
+        done, report = RunFolder.open(folder), str(_report(folder))
+        print_json({"folder": str(folder), "models": done.checkpoints(), "report": report, "arena": done.arena})
         return
     print_run(folder)
     click.echo(f"  the report   {_report(folder)}")
-
-
-def _print_results(folder: Path) -> None:
-    from spag.runs.reading import RunFolder
-
-    run = RunFolder.open(folder)
-    report = str(_report(folder))
-    print_json({"folder": str(folder), "models": run.checkpoints(), "report": report, "arena": run.arena})
 
 
 def _few_games(config: "RunConfig") -> str | None:
