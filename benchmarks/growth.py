@@ -27,9 +27,12 @@ def play_curves() -> Iterator[Curve]:
         reading = full_games(TransformersEngine(model, tokenizer, concurrency=size), size)
         speeds.append(reading.more["tokens_per_second"])
     yield Curve("transformers", "games in flight", "tokens/s", list(map(float, IN_FLIGHT)), speeds)
-    for name, reuse in (("cache kept", True), ("cache dropped", False)):
-        engine = TransformersEngine(model, tokenizer, concurrency=AT_ONCE, reuse=reuse)
-        seconds = [reading.more["seconds"] for reading in rounds(engine, AT_ONCE, LONG_GAME, FULL)]
+    for name, is_kept in (("cache kept", True), ("cache dropped", False)):
+        engine, seconds = TransformersEngine(model, tokenizer, concurrency=AT_ONCE), list[float]()
+        for reading in rounds(engine, AT_ONCE, LONG_GAME, FULL):
+            seconds.append(reading.more["seconds"])
+            if not is_kept:
+                engine.forget()
         places = list(map(float, range(1, 2 * TURNS + 1)))
         yield Curve(name, "utterance of the game", f"seconds for {AT_ONCE} utterances", places, seconds)
 

@@ -34,12 +34,26 @@ GREEDY = Sampling(temperature=0, max_new_tokens=12)
 PROMPTS = ["rules of the game: " + tail for tail in ("a", "one two", "one two three", "x" * 50, "", "one two four")]
 
 
-def finish(engine: TransformersEngine, requests: list[Request]) -> dict[str, Completion]:
+def answer(engine: TransformersEngine, requests: list[Request]) -> dict[str, Completion]:
     for request in requests:
         engine.submit(request)
     done: dict[str, Completion] = {}
     while completions := engine.poll():
         done |= {completion.id: completion for completion in completions}
+    return done
+
+
+def answer_apart(engine: TransformersEngine, requests: list[Request]) -> dict[str, Completion]:
+    """Answer one request after another, none of which finds anything of those before."""
+    done: dict[str, Completion] = {}
+    for request in requests:
+        done |= answer(engine, [request])
+        engine.forget()
+    return done
+
+
+def finish(engine: TransformersEngine, requests: list[Request]) -> dict[str, Completion]:
+    done = answer(engine, requests)
     engine.close()
     return done
 
@@ -67,10 +81,9 @@ def assert_greedy(model: Any, tokenizer: Any, done: dict[str, Completion]) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 2, 8])
-@pytest.mark.parametrize("reuse", [True, False])
-def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, reuse: bool) -> None:
+def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int) -> None:
     model, tokenizer = loaded
-    done = finish(TransformersEngine(model, tokenizer, concurrency=concurrency, reuse=reuse), ask(PROMPTS))
+    done = finish(TransformersEngine(model, tokenizer, concurrency=concurrency), ask(PROMPTS))
     assert_greedy(model, tokenizer, done)
 
 
@@ -127,7 +140,7 @@ def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple, at_once
         done |= {completion.id: completion for completion in engine.poll()}
     done |= finish(engine, requests if at_once else [])
     fed = sum(rows)
-    apart = finish(TransformersEngine(model, tokenizer, concurrency=4, reuse=False), requests)
+    apart = answer_apart(TransformersEngine(model, tokenizer, concurrency=4), requests)
     hook.remove()
     assert {i: c.token_ids for i, c in done.items()} == {i: c.token_ids for i, c in apart.items()}
     # a pass for the prompt, and one for each different continuation that another token follows
@@ -147,18 +160,13 @@ def test_new_weights_drop_what_was_cached(loaded: tuple) -> None:
     engine = TransformersEngine(model, tokenizer, concurrency=4)
 
     def tokens() -> dict[str, tuple[int, ...] | None]:
-        for request in ask(PROMPTS):
-            engine.submit(request)
-        done: dict[str, Completion] = {}
-        while completions := engine.poll():
-            done |= {completion.id: completion for completion in completions}
-        return {name: completion.token_ids for name, completion in done.items()}
+        return {name: completion.token_ids for name, completion in answer(engine, ask(PROMPTS)).items()}
 
     before = tokens()
     engine.update_weights(new)
     changed = tokens()
     assert changed == {
-        name: c.token_ids for name, c in finish(TransformersEngine(model, tokenizer, reuse=False), ask(PROMPTS)).items()
+        name: c.token_ids for name, c in answer_apart(TransformersEngine(model, tokenizer), ask(PROMPTS)).items()
     }
     assert changed != before
     engine.update_weights(old)
@@ -189,14 +197,12 @@ def test_growing_conversations_reuse_their_slot_and_stay_exact(loaded: tuple) ->
     totals = {}
     for reuse in (True, False):
         fed.clear()
-        engine = TransformersEngine(model, tokenizer, concurrency=4, reuse=reuse)
+        engine = TransformersEngine(model, tokenizer, concurrency=4)
         prompts, said = [f"{'rules ' * 20}game {i}." for i in range(4)], []
         for turn in range(4):
-            for index, prompt in enumerate(prompts):
-                engine.submit(Request(f"{index}", f"{prompt} now:", GREEDY, seed=turn))
-            done: dict[str, str] = {}
-            while completions := engine.poll():
-                done |= {c.id: c.text for c in completions}
+            requests = [Request(f"{at}", f"{prompt} now:", GREEDY, seed=turn) for at, prompt in enumerate(prompts)]
+            answers = (answer if reuse else answer_apart)(engine, requests)
+            done = {name: completion.text for name, completion in answers.items()}
             said.append(str(sorted(done.items())))
             prompts = [f"{prompt} {done[str(i)]}." for i, prompt in enumerate(prompts)]
         texts[reuse], totals[reuse] = said, sum(fed)
@@ -231,10 +237,8 @@ def test_layers_may_take_the_keys_of_earlier_ones(loaded: tuple) -> None:
     sizes |= {"vocab_size": 258, "vocab_size_per_layer_input": 258, "sliding_window": 16}
     kinds = ["sliding_attention", "full_attention"] * 3
     model = Gemma3nForCausalLM(Gemma3nTextConfig(**sizes, layer_types=kinds)).eval()
-    found = [
-        finish(TransformersEngine(model, loaded[1], concurrency=4, reuse=reuse), ask(PROMPTS))
-        for reuse in (True, False)
-    ]
+    engine = TransformersEngine(model, loaded[1], concurrency=4)
+    found = [answer(engine, ask(PROMPTS)), answer_apart(engine, ask(PROMPTS))]
     for name, done in found[0].items():
         assert done.token_ids == found[1][name].token_ids
         assert done.logprobs == pytest.approx(found[1][name].logprobs, abs=1e-4)

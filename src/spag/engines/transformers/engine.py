@@ -57,8 +57,8 @@ class _Row:
 class TransformersEngine:
     """Satisfies ``SharingEngine``, ``WakingEngine`` and ``StreamingEngine``.
 
-    ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks). ``adapter``: which
-    of several LoRA adapters in ``model`` it uses; engines for the others may share the model, one at a time.
+    ``adapter``: which of several LoRA adapters in ``model`` it uses; engines for the others may share the model, one at
+    a time.
     """
 
     def __init__(
@@ -68,11 +68,10 @@ class TransformersEngine:
         *,
         style: PromptStyle = PromptStyle.PLAIN,
         concurrency: int = 32,
-        reuse: bool = True,
         adapter: str | None = None,
     ) -> None:
         self.concurrency, self._adapter = concurrency, adapter
-        self._model, self._tokenizer, self._style, self._reuse = model, tokenizer, style, reuse
+        self._model, self._tokenizer, self._style = model, tokenizer, style
         self._slots = SlotModel(model, adapter)
         self._dtype = str(model.dtype).removeprefix("torch.")
         self._cache = SlotCache(concurrency, self._slots.layers)
@@ -163,7 +162,7 @@ class TransformersEngine:
             return []
         cold = not any(self._cache.tokens)
         # the first computes the prefix that all others copy
-        rows = self._first_of_equals(1 if cold and self._reuse else len(free))
+        rows = self._first_of_equals(1 if cold else len(free))
         if not rows:
             return []
         self._active += rows
@@ -175,8 +174,6 @@ class TransformersEngine:
 
     def _first_of_equals(self, count: int) -> list[_Row]:
         """Return up to ``count`` queued requests. Those with the same tokens as another wait for its logits."""
-        if not self._reuse:
-            return self._queue[:count]
         seen, rows = {tuple(row.tokens) for row in self._active}, list[_Row]()
         for row in self._queue:
             if len(rows) == count:  # the queue may be long
@@ -235,8 +232,6 @@ class TransformersEngine:
 
     def _remember(self, rows: Sequence[_Row], logits: torch.Tensor) -> None:
         """Keep the logits that others may wait for."""
-        if not self._reuse:
-            return
         for row, row_logits in zip(rows, logits, strict=True):
             key = tuple(row.tokens)
             self._known[key] = row_logits
@@ -259,6 +254,4 @@ class TransformersEngine:
 
     def _complete(self, row: _Row, reason: FinishReason) -> Completion:
         (self._queue if row.slot < 0 else self._active).remove(row)
-        if not self._reuse:
-            self._cache.tokens[row.slot] = []
         return row.asked.completion(row.text, reason, row.generated, row.logprobs, row.sampling_logprobs)
