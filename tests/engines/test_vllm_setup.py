@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spag.config.schema import EngineConfig, ModelConfig
+from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
 from spag.core.errors import ConfigError
 from spag.engines import opening
 from spag.engines.base import FinishReason, Request, Sampling
@@ -28,6 +28,7 @@ from spag.engines.vllm.setup import (
     worker_environments,
 )
 from spag.engines.vllm.worker import WorkerOutput
+from spag.models.finding import Adapter
 from spag.models.tokens import PromptStyle
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
+ADAPTERS = Adapter(Path("a"), "m", 4), Adapter(Path("b"), "m", 12)
 
 
 @pytest.mark.parametrize(
@@ -106,25 +108,24 @@ def arguments(settings: VLLMSettings, free: int = 64 << 30) -> dict[str, object]
 
 
 def test_arguments_on_a_cpu() -> None:
-    made = arguments(VLLMSettings("m", "float32", "cpu", concurrency=8))
+    made = arguments(VLLMSettings("m", "float32", "cpu", PlannedEngine(concurrency=8)))
     assert made["max_model_len"] == 2048  # the model's limit, below max_length
     assert made["kv_cache_memory_bytes"] == 8 * 2048 // 4 * 1000
     assert (made["enable_prefix_caching"], made["load_format"]) == (True, "safetensors")
     assert (made["enable_chunked_prefill"], made["max_num_batched_tokens"]) == (False, 2048)  # no prompt in parts
     assert "gpu_memory_utilization" not in made and "enable_lora" not in made
-    adapted = arguments(VLLMSettings("m", "float32", "cpu", ("a", "b"), 8, concurrency=64))
+    adapted = arguments(VLLMSettings("m", "float32", "cpu", PlannedEngine(concurrency=64), ADAPTERS))
     assert (adapted["max_loras"], adapted["max_num_seqs"]) == (3, 64)  # a slot that stays empty, for the base model
-    two_copies = VLLMSettings("m", "float32", "cpu", concurrency=512, data_parallel=2, split=2)
+    two_copies = VLLMSettings("m", "float32", "cpu", PlannedEngine(concurrency=512), copies=2, split=2)
     assert arguments(two_copies, free=80_000_000)["kv_cache_memory_bytes"] == 10_000_000  # half of a quarter
     assert arguments(two_copies, free=0)["kv_cache_memory_bytes"] == 2 * 2048 * 1000  # never less than one text
-    assert (
-        arguments(VLLMSettings("m", "float32", "cpu", memory=0.5), free=80_000_000)["kv_cache_memory_bytes"]
-        == 40_000_000
-    )
+    half = VLLMSettings("m", "float32", "cpu", PlannedEngine(memory=0.5))
+    assert arguments(half, free=80_000_000)["kv_cache_memory_bytes"] == 40_000_000
 
 
 def test_arguments_on_gpus() -> None:
-    made = arguments(VLLMSettings("m", "bfloat16", "cuda", ("a", "b"), 12, tensor_parallel=2, split=2, max_length=1024))
+    engine = PlannedEngine(tensor_parallel=2, max_length=1024)
+    made = arguments(VLLMSettings("m", "bfloat16", "cuda", engine, ADAPTERS, split=2))
     assert made["gpu_memory_utilization"] == 0.45
     assert (made["tensor_parallel_size"], made["distributed_executor_backend"]) == (2, "mp")
     assert (made["enable_lora"], made["max_loras"], made["max_lora_rank"], made["max_model_len"]) == (True, 2, 16, 1024)
@@ -164,7 +165,7 @@ def test_a_process_that_trains_with_others_plays_on_its_own_gpu(monkeypatch: pyt
 
 def test_each_copy_gets_its_own_cores_or_gpus() -> None:
     def environments(device: str, tensor: int, data: int) -> list[dict[str, str]]:
-        settings = VLLMSettings("m", "float32", device, tensor_parallel=tensor, data_parallel=data)
+        settings = VLLMSettings("m", "float32", device, PlannedEngine(tensor_parallel=tensor), copies=data)
         return worker_environments(settings, cores=[2, 3, 6, 7], visible_gpus=["4", "5", "6", "7"])
 
     assert [e["SPAG_VLLM_CORES"] for e in environments("cpu", 1, 2)] == ["2,6", "3,7"]
@@ -260,6 +261,6 @@ def test_the_end_of_a_text_that_ran_past_its_stop_is_found_in_few_decodings(
 
 @pytest.mark.parametrize(("device", "sleep", "expected"), [("cuda", 1, True), ("cuda", 0, None), ("cpu", 1, None)])
 def test_only_engines_on_a_gpu_may_sleep(device: str, sleep: int, expected: bool | None) -> None:
-    settings = VLLMSettings("model", "bfloat16", device, sleep=sleep)
+    settings = VLLMSettings("model", "bfloat16", device, PlannedEngine(sleep=sleep))  # type: ignore[arg-type]
     found = engine_arguments(settings, model_positions=2048, token_bytes=1000, free_bytes=10**9)
     assert found.get("enable_sleep_mode") is expected

@@ -44,8 +44,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     if first.trust_remote_code:
         options["trust-remote-code"] = []
     if adapters:
-        rank = max_lora_rank(max(adapter.rank for adapter in adapters.values()))
-        options |= {"enable-lora": [], "max-lora-rank": rank, "max-loras": len(adapters)}
+        options |= {"enable-lora": [], "max-lora-rank": max_lora_rank(adapters.values()), "max-loras": len(adapters)}
         options["lora-modules"] = [f"{name}={adapter.folder}" for name, adapter in adapters.items()]
     command = ["vllm", "serve", folder]
     for option, value in options.items():

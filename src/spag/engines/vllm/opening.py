@@ -36,7 +36,7 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
     vLLM does not start.
     """
     adapters = [read_adapter(expanded(model.name)) for model in models]
-    settings = _settings(models[0], [adapter for adapter in adapters if adapter], engine, split)
+    settings = _settings(models[0], tuple(filter(None, adapters)), engine, split)
     config = load_config(settings.model, trust_remote_code=settings.trust_remote_code)
     tokenizers = [load_tokenizer(model.name, trust_remote_code=settings.trust_remote_code) for model in models]
     styles = [PromptStyle(model.prompt_style) for model in models]
@@ -49,34 +49,28 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
         token_bytes=_token_bytes(config, settings.dtype) if settings.on_cpu else 0,
         free_bytes=psutil.virtual_memory().available,
     )
-    sleep = 0 if settings.on_cpu else settings.sleep
-    highest = max(map(token_count, tokenizers))
-    pool = VLLMPool(arguments, environments, highest, settings.adapters, sleep, engine_gpus(settings))
+    sleep = 0 if settings.on_cpu else settings.engine.sleep
+    highest, folders = max(map(token_count, tokenizers)), tuple(str(adapter.folder) for adapter in settings.adapters)
+    pool = VLLMPool(arguments, environments, highest, folders, sleep, engine_gpus(settings))
     numbers = itertools.count(1)  # 0 is the base model
     return [
-        VLLMEngine(pool, tokenizer, stop_ids, style, settings.concurrency, next(numbers) if adapter else 0)
+        VLLMEngine(pool, tokenizer, stop_ids, style, engine.concurrency, next(numbers) if adapter else 0)
         for tokenizer, stop_ids, style, adapter in zip(tokenizers, stops, styles, adapters, strict=True)
     ]
 
 
-def _settings(first: ModelConfig, adapters: Sequence[Adapter], engine: EngineConfig, split: int) -> VLLMSettings:
+def _settings(first: ModelConfig, adapters: tuple[Adapter, ...], engine: EngineConfig, split: int) -> VLLMSettings:
     gpus = visible_gpus()
     device = own_device(checked_device(first.device), gpus)
     return VLLMSettings(
         model=resolve_model(adapters[0].base if adapters else first.name),
         dtype=first.dtype,
         device=device,
-        adapters=tuple(str(adapter.folder) for adapter in adapters),
-        max_lora_rank=max((adapter.rank for adapter in adapters), default=0),
-        concurrency=engine.concurrency,
-        max_length=engine.max_length,
-        tensor_parallel=engine.tensor_parallel,
-        data_parallel=copy_count(engine, device, gpus),
-        memory=engine.memory,
+        engine=PlannedEngine(**engine.model_dump()),
+        adapters=adapters,
+        copies=copy_count(engine, device, gpus),
         split=split,
         trust_remote_code=first.trust_remote_code,
-        sleep=engine.sleep if isinstance(engine, PlannedEngine) else 0,
-        nccl=isinstance(engine, PlannedEngine) and engine.nccl,
     )
 
 

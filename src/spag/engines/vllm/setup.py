@@ -7,13 +7,15 @@ the GPUs or CPU cores.
 import importlib.metadata
 import importlib.util
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from spag.config.schema import EngineConfig
+from spag.config.schema import EngineConfig, PlannedEngine
 from spag.core.errors import ConfigError
 from spag.engines.prompts import longest_text
+from spag.models.finding import Adapter
 
 TYPICAL_FILL = 0.25
 """Average share of ``max_length`` in use. A CPU's cache is sized for it; requests that do not fit wait."""
@@ -36,27 +38,19 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VLLMSettings:
-    """One engine: a base model and the adapters served with it.
+    """One vLLM: a base model, the adapters served with it, and the options of ``engine``.
 
-    ``memory`` is the share of a GPU's memory, or of the free memory on a CPU; ``None`` takes ``GPU_MEMORY``, or what
-    games need on a CPU. ``split`` is how many engines opened together share that memory. ``sleep`` is the level at
-    which they may sleep; 0: never. ``nccl``: new weights of a whole model come from another device.
+    ``copies`` is how many replicas there are; ``split`` is how many vLLMs opened together share the memory.
     """
 
     model: str
     dtype: str
     device: str
-    adapters: tuple[str, ...] = ()
-    max_lora_rank: int = 0
-    concurrency: int = 32
-    max_length: int = 4096
-    tensor_parallel: int = 1
-    data_parallel: int = 1
-    memory: float | None = None
+    engine: PlannedEngine
+    adapters: tuple[Adapter, ...] = ()
+    copies: int = 1
     split: int = 1
     trust_remote_code: bool = False
-    sleep: int = 0
-    nccl: bool = False
 
     @property
     def on_cpu(self) -> bool:
@@ -128,8 +122,9 @@ def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -
     return Backend.VLLM, f"vLLM {version} is installed and the model is on {device}"
 
 
-def max_lora_rank(rank: int) -> int:
-    """Return vLLM's ``max_lora_rank`` for adapters of ``rank`` at most; vLLM refuses those beyond its largest."""
+def max_lora_rank(adapters: Iterable[Adapter]) -> int:
+    """Return vLLM's ``max_lora_rank`` for ``adapters``; vLLM refuses those beyond its largest."""
+    rank = max(adapter.rank for adapter in adapters)
     return next((supported for supported in _LORA_RANKS if supported >= rank), _LORA_RANKS[-1])
 
 
@@ -141,16 +136,16 @@ def engine_arguments(
     ``model_positions`` is the model's context length, if known; ``token_bytes`` is the size of one token in the cache,
     and ``free_bytes`` the free memory (both only for the CPU's cache).
     """
-    length = longest_text(settings.max_length, model_positions)
-    by_nccl = settings.nccl and not (settings.on_cpu or settings.adapters)  # those go other ways
+    engine, length = settings.engine, longest_text(settings.engine.max_length, model_positions)
+    by_nccl = engine.nccl and not (settings.on_cpu or settings.adapters)  # those go other ways
     arguments: dict[str, Any] = {
         "model": settings.model,
         "tokenizer": settings.model,
         "dtype": settings.dtype,
         "max_model_len": length,
-        "max_num_seqs": settings.concurrency,
-        "tensor_parallel_size": settings.tensor_parallel,
-        "distributed_executor_backend": "mp" if settings.tensor_parallel > 1 else "uni",
+        "max_num_seqs": engine.concurrency,
+        "tensor_parallel_size": engine.tensor_parallel,
+        "distributed_executor_backend": "mp" if engine.tensor_parallel > 1 else "uni",
         "enable_prefix_caching": True,
         "enable_chunked_prefill": True,
         "load_format": "safetensors",  # never pickles
@@ -168,7 +163,7 @@ def engine_arguments(
         # the base model (github.com/vllm-project/vllm/pull/48421). Slots fill from the first on; one that was never
         # filled is zero.
         slots = len(settings.adapters) + settings.on_cpu
-        arguments |= {"enable_lora": True, "max_loras": slots, "max_lora_rank": max_lora_rank(settings.max_lora_rank)}
+        arguments |= {"enable_lora": True, "max_loras": slots, "max_lora_rank": max_lora_rank(settings.adapters)}
     if settings.on_cpu:
         arguments |= {
             "enforce_eager": True,
@@ -178,19 +173,19 @@ def engine_arguments(
             "max_num_batched_tokens": max(length, CPU_STEP_TOKENS),
         }
     else:
-        arguments |= {"gpu_memory_utilization": (settings.memory or GPU_MEMORY) / settings.split}
-        if settings.sleep:  # vLLM has no sleep on CPUs
+        arguments |= {"gpu_memory_utilization": (engine.memory or GPU_MEMORY) / settings.split}
+        if engine.sleep:  # vLLM has no sleep on CPUs
             arguments["enable_sleep_mode"] = True
     return arguments
 
 
 def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free_bytes: int) -> int:
     """Return one replica's cache size: enough for the games, between one full text and half the free memory."""
-    share = free_bytes // (settings.split * settings.data_parallel)
+    engine, share = settings.engine, free_bytes // (settings.split * settings.copies)
     one = 2 * length * token_bytes  # doubled: room for a partial block, and for the one that vLLM keeps empty
-    if settings.memory is not None:
-        return max(int(settings.memory * share), one)
-    return max(min(int(settings.concurrency * length * TYPICAL_FILL) * token_bytes, share // 2), one)
+    if engine.memory is not None:
+        return max(int(engine.memory * share), one)
+    return max(min(int(engine.concurrency * length * TYPICAL_FILL) * token_bytes, share // 2), one)
 
 
 def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpus: list[str]) -> list[dict[str, str]]:
@@ -200,12 +195,12 @@ def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpu
     """
     common = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
     common |= {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING")}
-    replicas = settings.data_parallel
+    replicas, each = settings.copies, settings.engine.tensor_parallel
     if settings.on_cpu:
         # without torch.compile vLLM starts in a third of the time and needs no C++ compiler
         common |= {"TORCH_COMPILE_DISABLE": "1"}
-        return [common | _cores_environment(share, settings.tensor_parallel) for share in _shares(cores, replicas)]
-    gpus, each = engine_gpus(settings), settings.tensor_parallel
+        return [common | _cores_environment(share, each) for share in _shares(cores, replicas)]
+    gpus = engine_gpus(settings)
     if gpus.stop > len(visible_gpus):
         asked = f"engine.data_parallel={replicas} x engine.tensor_parallel={each} GPUs from {settings.device} on"
         raise ConfigError(f"{asked}, but {len(visible_gpus)} are visible; lower one of them")
@@ -215,7 +210,7 @@ def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpu
 def engine_gpus(settings: VLLMSettings) -> range:
     """Return the GPUs that all replicas use, by their index among the visible ones; none on a CPU."""
     first = int(settings.device.partition(":")[2] or 0)
-    return range(first, first + (0 if settings.on_cpu else settings.data_parallel * settings.tensor_parallel))
+    return range(first, first + (0 if settings.on_cpu else settings.copies * settings.engine.tensor_parallel))
 
 
 def _cores_environment(cores: list[int], workers: int) -> dict[str, str]:
