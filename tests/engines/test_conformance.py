@@ -64,7 +64,8 @@ def openai(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineFactory]:
 
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with StubServer(answer) as server:
-        yield lambda concurrency: OpenAIEngine("stub", base_url=server.base_url, concurrency=concurrency)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        yield lambda concurrency: OpenAIEngine("stub", concurrency=concurrency)
 
 
 @pytest.fixture

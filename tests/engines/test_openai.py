@@ -32,13 +32,14 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def start() -> Iterator[Open]:
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens a stub server with the given handler and an engine on it."""
     opened: list[tuple[OpenAIEngine, StubServer]] = []
 
     def start(handler: Handler, **settings: object) -> tuple[OpenAIEngine, StubServer]:
         server = StubServer(handler).__enter__()
-        engine = OpenAIEngine("tiny", base_url=server.base_url, **{"max_retries": 3, **settings})  # type: ignore[arg-type]
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        engine = OpenAIEngine("tiny", **{"max_retries": 3, **settings})  # type: ignore[arg-type]
         opened.append((engine, server))
         return opened[-1]
 
@@ -340,7 +341,8 @@ def test_an_endpoint_that_nobody_answers_at_is_told_at_once(start: Open, monkeyp
     monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 3600)
     with StubServer(answers(GOOD)) as server:
         url = server.base_url
-    engine = OpenAIEngine("tiny", base_url=url)
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    engine = OpenAIEngine("tiny")
     engine.submit(ask())
     with pytest.raises(
         EngineError, match=rf"^{url}, model tiny: no connection: .*; check OPENAI_BASE_URL and that the server runs$"

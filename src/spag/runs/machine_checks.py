@@ -110,7 +110,7 @@ def _check_endpoint() -> None:
     from spag.engines.openai.client import is_loopback, open_client, shown_address  # noqa: PLC0415 - HTTP libraries
 
     address = urlsplit(shown_address())
-    asyncio.run(open_client(None, concurrency=1, max_retries=0, timeout_s=_CONNECT_S).close())
+    asyncio.run(open_client(concurrency=1, max_retries=0, timeout_s=_CONNECT_S).close())
     host, port = str(address.hostname), address.port or (443 if address.scheme == "https" else 80)
     if is_loopback(host):
         try:

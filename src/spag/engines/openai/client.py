@@ -25,13 +25,13 @@ NOTE_INTERVAL_S = 5.0
 """Seconds between two log lines about failed attempts that are retried: retries take up to a minute."""
 
 
-def open_client(base_url: str | None, *, concurrency: int, max_retries: int, timeout_s: float) -> openai.AsyncOpenAI:
-    """Open a client for ``base_url``, or else ``OPENAI_BASE_URL``, with the key in ``OPENAI_API_KEY``.
+def open_client(*, concurrency: int, max_retries: int, timeout_s: float) -> openai.AsyncOpenAI:
+    """Open a client for ``OPENAI_BASE_URL``, with the key in ``OPENAI_API_KEY``.
 
     An endpoint on this machine needs no key and no proxy. The client's ``base_url`` is safe to show: the address's
     password and query, which may be secret, go into headers and query arguments. Raises ``ConfigError``.
     """
-    url = _endpoint(base_url)
+    url = _endpoint()
     shown = _without_secrets(url)
     is_local = is_loopback(url.host)
     key = os.environ.get("OPENAI_API_KEY", "").strip() or ("none" if is_local else "")
@@ -70,16 +70,16 @@ def attempt_limits(seconds: float) -> httpx2.Timeout:
 
 def shown_address() -> str:
     """Return the endpoint's address without password and query. Raises ``ConfigError``."""
-    return str(_without_secrets(_endpoint(None))).rstrip("/")
+    return str(_without_secrets(_endpoint())).rstrip("/")
 
 
-def _endpoint(base_url: str | None) -> httpx2.URL:
+def _endpoint() -> httpx2.URL:
     try:
-        url = httpx2.URL(base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL)
+        url = httpx2.URL(os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL)
     except httpx2.InvalidURL:
         url = httpx2.URL()
     if url.scheme not in ("http", "https") or not url.host or url.port == 0:  # it may contain a password: not shown
-        raise ConfigError("OPENAI_BASE_URL (or base_url) is not an address like http://localhost:8000/v1")
+        raise ConfigError("OPENAI_BASE_URL is not an address like http://localhost:8000/v1")
     return url
 
 

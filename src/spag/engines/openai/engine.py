@@ -43,7 +43,6 @@ class OpenAIEngine:
         self,
         model: str,
         *,
-        base_url: str | None = None,
         concurrency: int = 32,
         max_retries: int = 6,
         timeout_s: float = 120.0,
@@ -52,7 +51,7 @@ class OpenAIEngine:
             raise ConfigError(f"concurrency is {concurrency}; give 1 or more")
         self.concurrency = concurrency
         self._model, self._timeout_s = model, timeout_s
-        self._client = open_client(base_url, concurrency=concurrency, max_retries=max_retries, timeout_s=timeout_s)
+        self._client = open_client(concurrency=concurrency, max_retries=max_retries, timeout_s=timeout_s)
         self._done: SimpleQueue[Future[Completion] | None] = SimpleQueue()
         self._in_flight = 0
         self._error: BaseException | None = None
