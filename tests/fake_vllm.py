@@ -228,14 +228,6 @@ class LLMEngine:
         save_file(self.updating, self.gpu.folder / "weights.safetensors")
         self.weights, self.updating, self.stale = "new", None, True
 
-    def _check_weights(self, sums: dict[str, float]) -> None:
-        from safetensors.torch import load_file
-
-        found = load_file(self.gpu.folder / "weights.safetensors")
-        for name, value in sums.items():
-            assert found[name].double().sum().item() == value
-        self.gpu.note(f"{self.name} checks {len(sums)} weights")
-
     def add_lora(self, request: Any) -> None:
         assert not self.asleep and not self.waiting and request.load_inplace
         assert (Path(request.lora_path) / "adapter_model.safetensors").is_file()

@@ -52,8 +52,8 @@ class StandIn:
         answer = self.answers.get(name)
         return answer if isinstance(answer, Future) else done(answer)
 
-    def described(self, weights: Any) -> tuple[Any, Any, Any]:
-        return weights, {"names": [*weights]}, {}
+    def described(self, weights: Any) -> tuple[Any, Any]:
+        return weights, {"names": [*weights]}
 
     def open(self, place: GroupPlace) -> "Future[Any]":
         return self._answer("open", None, place)
@@ -104,7 +104,7 @@ def test_a_group_is_formed_once_and_again_with_others() -> None:
     places = [asked[1] for actor in (one, two, three) for asked in actor.asked if asked[0] == "join_group"]
     assert [(place.rank, place.size) for place in places] == [(1, 5), (1, 5), (3, 5), (3, 5)]
     assert len({place.port for place in places}) == 2
-    assert one.asked[-1] == ("receive_weights", {"names": ["w"]}, {})
+    assert one.asked[-1] == ("receive_weights", {"names": ["w"]})
 
 
 @pytest.mark.parametrize(

@@ -315,9 +315,9 @@ def assert_learns(
             forming = end.open(place)
             assert engine.join_group(replace(place, rank=1)) is None
             forming.result(60)
-            named, update, sums = end.described({name: factor * value for name, value in old.items()})
+            named, update = end.described({name: factor * value for name, value in old.items()})
             sending = end.send(named)
-            engine.receive_weights(update, sums)
+            engine.receive_weights(update)
             sending.result(60)
             assert_same(ask(engine, PROMPTS, GREEDY), answers[factor])
             end.close()

@@ -28,7 +28,7 @@ from spag.engines.vllm.worker import WorkerOrder
 from spag.models.loading import load_model
 
 Weights = dict[str, torch.Tensor]
-TAKEN = ("begins", "takes", "forgets", "checks", "plays")
+TAKEN = ("begins", "takes", "forgets", "plays")
 
 
 class Bench:
@@ -64,9 +64,9 @@ class Bench:
         return joined
 
     def send(self, weights: Weights, engines: Sequence[VLLMEngine]) -> None:
-        named, update, sums = self.end.described(weights)
+        named, update = self.end.described(weights)
         end = self.end.send(named)
-        at_once([partial(engine.receive_weights, update, sums) for engine in engines])
+        at_once([partial(engine.receive_weights, update) for engine in engines])
         end.result(60)
 
     def steps(self, number: int, *words: str) -> list[str]:
@@ -157,9 +157,9 @@ def test_what_vllm_refuses(bench: Bench, weights: Weights) -> None:
     refused = own.join_group(GroupPlace("127.0.0.1", free_port(), 2, 1))
     assert refused is not None and refused.startswith("Invalid init_info for IPCWeightTransferEngine")
     ask(own)
-    _, update, sums = bench.end.described(weights)
+    _, update = bench.end.described(weights)
     with pytest.raises(EngineError, match="vLLM ended: RuntimeError: NCCL weight transfer not initialized"):
-        other.receive_weights(update, sums)
+        other.receive_weights(update)
     with pytest.raises(EngineError, match="vLLM ended"):
         bench.open().join_group(GroupPlace("127.0.0.1", free_port(), 2, 2))  # ranks 0 and 1 are all
 
@@ -177,21 +177,17 @@ def test_outside_a_group_weights_go_through_host_memory(bench: Bench, weights: W
 
 
 @pytest.mark.slow
-def test_weights_change_between_requests_and_sums_are_compared(
-    bench: Bench, weights: Weights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+def test_weights_change_between_requests(bench: Bench, weights: Weights) -> None:
     engine = bench.open()
     bench.form([engine])
     engine.submit(Request("0", "Hi", Sampling(), 0))
     with pytest.raises(EngineError, match="weights change only between requests"):
-        engine.receive_weights({}, {})
+        engine.receive_weights({})
     while not engine.poll():
         pass
     bench.send(weights, [engine])
-    plays, begins, takes, checks, forgets = bench.steps(0)
+    plays, begins, takes, forgets = bench.steps(0)
     assert (plays, begins, forgets) == ("plays", "begins to take weights", "forgets") and "nccl" in takes
-    assert 1 <= int(checks.split()[1]) <= 8
     with pytest.raises(EngineError, match="one of 1 weights that lack"):
         bench.end.described(dict(list(weights.items())[1:]))
 
@@ -204,10 +200,10 @@ def test_a_send_whose_engine_dies_hangs_until_the_group_is_left(
     monkeypatch.setenv("FAKE_DIES", str(tmp_path / "dies"))
     engine = bench.open()
     bench.form([engine])
-    named, update, sums = bench.end.described(weights)
+    named, update = bench.end.described(weights)
     sending = bench.end.send(named)
     with pytest.raises(EngineError, match="vLLM ended: exit status -9"):
-        engine.receive_weights(update, sums)
+        engine.receive_weights(update)
     with pytest.raises(TimeoutError):
         sending.result(0.5)
     bench.end.close()

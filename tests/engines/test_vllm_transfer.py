@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +16,9 @@ from spag.core.errors import EngineError
 from spag.engines.base import Request, Sampling
 from spag.engines.vllm import opening, transfer
 from spag.engines.vllm.engine import VLLMEngine
-from spag.engines.vllm.extension import WorkerExtension
 from spag.models.loading import load_model
 
-TAKEN = ("begins", "takes", "forgets", "checks")
+TAKEN = ("begins", "takes", "forgets")
 
 
 @pytest.fixture
@@ -181,24 +179,3 @@ def test_what_does_not_fit_reaches_nobody(gpu: FakeGPU, model_folder: Path, weig
         with pytest.raises(EngineError, match="weights change only between requests"):
             engine.update_weights(weights)
     assert steps(gpu) == []
-
-
-@pytest.mark.slow
-def test_sums_are_compared_in_debug_mode(
-    gpu: FakeGPU, model_folder: Path, weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
-    with opened(model_folder) as engine:
-        engine.update_weights(weights)
-    [checks] = steps(gpu, "checks")
-    assert 1 <= int(checks.split()[1]) <= 8
-    assert steps(gpu)[-2:] == [checks, "forgets"]
-
-
-def test_a_sum_that_differs_is_an_error_and_fused_weights_are_not_compared() -> None:
-    layer = torch.nn.LayerNorm(4)
-    worker = WorkerExtension()
-    worker.model_runner = SimpleNamespace(get_model=lambda: layer)
-    assert worker.check_weights({"weight": 4.0, "q_proj.bias": 1.0}) == 1
-    with pytest.raises(RuntimeError, match=r"weight: its sum is 4\.0 in vLLM, and 4\.5 in the trainer"):
-        worker.check_weights({"weight": 4.5})

@@ -229,9 +229,9 @@ class GroupedEngine(UpdatableEngine, Protocol):
     def join_group(self, place: GroupPlace) -> str | None:
         """Join a group, and leave the previous one; returns when all have joined, or the reason why it cannot."""
 
-    def receive_weights(self, update: "Mapping[str, Any]", sums: "Mapping[str, float]") -> None:
-        """Like ``update_weights``, with weights that the trainer broadcasts meanwhile: ``update`` describes them,
-        ``sums`` are those of some of them. Raises ``EngineError``; then the engine is of no more use.
+    def receive_weights(self, update: "Mapping[str, Any]") -> None:
+        """Like ``update_weights``, with weights that the trainer broadcasts meanwhile: ``update`` describes them.
+        Raises ``EngineError``; then the engine is of no more use.
         """
 
 

@@ -85,10 +85,10 @@ class WeightBroadcast:
             raise EngineError("vLLM finds no NCCL library, or VLLM_DISABLE_PYNCCL is set")
         self._group = group
 
-    def described(self, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, float]]:
-        """Return what ``send`` takes, its description for the engines, and sums. Raises ``EngineError``."""
+    def described(self, weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what ``send`` takes, and its description for the engines. Raises ``EngineError``."""
         named = self._transfer.as_in_files(weights)
-        return named, self._transfer.described([*named.items()]), self._transfer.sums(named)
+        return named, self._transfer.described([*named.items()])
 
     @in_background
     def send(self, named: Mapping[str, Tensor]) -> None:

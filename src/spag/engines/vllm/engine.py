@@ -76,8 +76,8 @@ class VLLMEngine:
     def join_group(self, place: GroupPlace) -> str | None:
         return self.pool.join_group(place)
 
-    def receive_weights(self, update: Mapping[str, Any], sums: Mapping[str, float]) -> None:
-        self.pool.receive_weights(update, sums)
+    def receive_weights(self, update: Mapping[str, Any]) -> None:
+        self.pool.receive_weights(update)
 
     def rest(self) -> bool:
         """See ``RestingEngine``: all engines of the pool rest, and wake at the next request or weights."""

@@ -5,7 +5,6 @@ from GPUs, and loads them layer by layer, which misses one case on CPUs. All fou
 methods into its worker class, so nothing of vLLM is imported before they run.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,15 +39,6 @@ class WorkerExtension:
         weights = [(name, part.clone().view(getattr(torch, dtype)).view(shape)) for name, dtype, shape, part in parts]
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.get_model().load_weights(weights)
-
-    def check_weights(self, sums: Mapping[str, float]) -> int:
-        """Compare sums of weights that vLLM keeps under their own names; return how many. Raises ``RuntimeError``."""
-        own = dict(self.model_runner.get_model().named_parameters())
-        found = {name: own[name].double().sum().item() for name in sums if name in own}
-        for name, value in found.items():
-            if not math.isclose(value, sums[name], rel_tol=1e-6, abs_tol=1e-6):
-                raise RuntimeError(f"{name}: its sum is {value} in vLLM, and {sums[name]} in the trainer")
-        return len(found)
 
     def refresh_packed_weights(self) -> None:
         """Repack the output layer: reloading packs a tied one under the embedding's name only."""

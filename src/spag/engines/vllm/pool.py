@@ -199,12 +199,12 @@ class VLLMPool:
             for number in range(len(self._replicas))
         )
 
-    def receive_weights(self, update: Mapping[str, Any], sums: Mapping[str, float]) -> None:
+    def receive_weights(self, update: Mapping[str, Any]) -> None:
         """See ``GroupedEngine``."""
         if self._callbacks:
             raise EngineError("weights change only between requests")
         self._tell_all("take", update)
-        self._tell_all("finish", sums)
+        self._tell_all("finish")
         self._learned, self._dropped, self._asleep = True, False, False
 
     def rest(self, *, asleep: bool) -> bool:

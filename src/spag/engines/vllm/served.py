@@ -85,12 +85,10 @@ class ServedWeights:
             return first_line(error)
         return None
 
-    def finish(self, sums: Mapping[str, float]) -> None:
-        """Use the new weights, and drop the cache of the old ones. ``sums``: what the sums of some weights must be."""
+    def finish(self) -> None:
+        """Use the new weights, and drop the cache of the old ones."""
         self._engine.collective_rpc("finish_weight_update")
         self._engine.collective_rpc("refresh_packed_weights")
-        if sums:
-            self._engine.collective_rpc("check_weights", args=(sums,))
         self._taking = False
         self._wake("kv_cache")
         self._forget_texts()

@@ -67,13 +67,13 @@ class EngineGroup:
         """
         if self.refused or not actors:
             return Answers()
-        named, update, sums = self.end.described(weights)
+        named, update = self.end.described(weights)
         alive = self._call({number: actor.group_size.remote(self.player) for number, actor in actors.items()})
         actors = {number: actors[number] for number in sorted(alive.given)}
         lost = alive.lost if self._members == actors.keys() else alive.lost | self._form(actors, alive.given)
         if not self._members:
             return Answers(lost=lost)
-        calls = {number: actor.receive_weights.remote(self.player, update, sums) for number, actor in actors.items()}
+        calls = {number: actor.receive_weights.remote(self.player, update) for number, actor in actors.items()}
         sent = self._call(calls, self.end.send(named))
         if sent.refusal:
             self.close()

@@ -109,9 +109,9 @@ class PlayWorker:
         """See ``GroupedEngine``. Raises ``EngineError`` if the engine has ended."""
         return self._grouped(name).join_group(place)
 
-    def receive_weights(self, name: str, update: Mapping[str, Any], sums: Mapping[str, float]) -> None:
+    def receive_weights(self, name: str, update: Mapping[str, Any]) -> None:
         """See ``GroupedEngine``."""
-        self._grouped(name).receive_weights(update, sums)
+        self._grouped(name).receive_weights(update)
 
     def _grouped(self, name: str) -> GroupedEngine:
         engine = self._opened[name].engine
