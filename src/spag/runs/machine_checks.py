@@ -19,7 +19,7 @@ from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, reso
 from spag.models.roles import model_of_role, models_of
 from spag.runs.layout import mixed_model, planned_models
 from spag.storage.home import expanded
-from spag.storage.machine import core_count, memory_bytes, open_files
+from spag.storage.machine import core_count, is_loopback, memory_bytes, open_files
 
 SLOT_TOKENS = 128
 """Tokens that the transformers engine allocates for each concurrent utterance before the first is generated
@@ -107,7 +107,7 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
 
 def _check_endpoint() -> None:
     """Check address and key of the endpoint, and for this machine also that something listens there."""
-    from spag.engines.openai.client import is_loopback, open_client, shown_address  # noqa: PLC0415 - HTTP libraries
+    from spag.engines.openai.client import open_client, shown_address  # noqa: PLC0415 - HTTP libraries
 
     address = urlsplit(shown_address())
     asyncio.run(open_client(concurrency=1, max_retries=0, timeout_s=_CONNECT_S).close())

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import ipaddress
 import os
 import resource
 import signal
@@ -66,6 +67,16 @@ def usable_cores() -> int:
 def open_files() -> int:
     """Return how many files and connections this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is localhost or a loopback address."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def exit_with_parent(parent: int) -> None:

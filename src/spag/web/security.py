@@ -11,7 +11,6 @@ The token is compared in constant time; the cookie holds a keyed hash of it that
 
 import asyncio
 import hmac
-import ipaddress
 import secrets
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spag.core.errors import ConfigError
+from spag.storage.machine import is_loopback
 
 TOKEN_VARIABLE = "SPAG_WEB_TOKEN"
 TOKEN_COOKIE = "spag_token"
@@ -42,16 +42,6 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether ``host`` is localhost or a loopback address."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def cookie_of(request: HTTPConnection, kind: str) -> str:

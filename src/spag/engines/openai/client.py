@@ -1,7 +1,6 @@
 """The ``openai`` package's client for the endpoint in the environment: address, key, proxy, timeouts."""
 
 import asyncio
-import ipaddress
 import logging
 import os
 import time
@@ -14,6 +13,7 @@ import httpx2
 import openai
 
 from spag.core.errors import ConfigError
+from spag.storage.machine import is_loopback
 
 logger = logging.getLogger(__name__)
 # It would log each request's whole address, and the query may hold a key.
@@ -130,11 +130,3 @@ def _explain(error: BaseException | None) -> str:
     # str of a reply would contain the whole address
     text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
     return f"no connection: {text or type(error).__name__}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine, by name or address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
