@@ -110,10 +110,10 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
 def shape_of(config: Any, name: str) -> ModelShape:
     """Return the shape of a transformers config. Raises ``ModelError`` outside the Llama family."""
     text = config.get_text_config(decoder=True)
-    family, heads = text.model_type, text.num_attention_heads
-    if family not in _FAMILIES:
+    if (family := text.model_type) not in _FAMILIES:
         known = f"its shape is not known (known: {', '.join(_FAMILIES)})"
         raise ModelError(f"{name}: a plan of a {family} model cannot be made, {known}")
+    heads = text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // heads
     kv_size = size * (getattr(text, "num_key_value_heads", None) or heads)
     biases = 2 * text.intermediate_size + text.hidden_size if getattr(text, "mlp_bias", False) else 0
