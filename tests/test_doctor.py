@@ -160,6 +160,16 @@ def test_a_run_with_room_to_spare_need_not_compute_activations_again(monkeypatch
 
 
 @pytest.mark.slow
+def test_a_preset_for_more_gpus_is_not_said_to_lack_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(here, "at_hand", lambda model: (find_gpu("A100-80"), 1))
+    file = tmp_path / "many.yaml"
+    file.write_text(preset_text("demo").replace("    gradient_checkpointing: false", "    processes: 8", 1))
+    [found] = examine_presets([str(file)])
+    assert found.status is Status.MISSING
+    assert found.detail == "cannot run: processes=8, but there are 1 GPUs (imitation)"
+
+
+@pytest.mark.slow
 def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("OPENAI_BASE_URL", "https://me:hidden@example.org/v1?key=hidden")

@@ -241,7 +241,9 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
         most = max(short or stages, key=lambda stage: stage.memory.total)
         detail = f"{most.memory.total / GIB:.1f} GiB of {most.room / GIB:.1f} ({most.name})"
         if short:
-            yield Finding(name, Status.MISSING, f"does not fit: {detail}", f"spag plan {name} --gpu A100-80 --gpus 8")
+            lacks_memory = most.memory.total > most.room
+            says = f"does not fit: {detail}" if lacks_memory else f"cannot run: {most.problems[0]} ({most.name})"
+            yield Finding(name, Status.MISSING, says, f"spag plan {name} --gpu A100-80 --gpus 8")
         else:
             faster = _without_recomputing(config, shape)
             more = "; also without gradient checkpointing, which trains faster" if faster else ""
