@@ -19,7 +19,7 @@ from spag.engines.turns import take_turns
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.games.base import Game
 from spag.models.finding import BAICHUAN, adapter_base, model_type, resolve_model
-from spag.models.roles import read_roles
+from spag.models.roles import models_of, read_roles
 from spag.storage.home import expanded
 from spag.storage.machine import free_objects
 
@@ -172,8 +172,7 @@ def backend_of(model: ModelConfig, engine: EngineConfig, note: Note) -> Backend:
 
 def _parts(model: ModelConfig) -> list[ModelConfig]:
     """Return the adapters of a model that has one for each role, else the model itself."""
-    roles = read_roles(model.name) or {"": model.name}
-    return [model.model_copy(update={"name": name}) for name in roles.values()]
+    return [model.model_copy(update={"name": name}) for name in models_of(model.name)]
 
 
 def _whole(model: ModelConfig, opened: Mapping[ModelConfig, Engine]) -> Engine:

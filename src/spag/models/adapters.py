@@ -8,15 +8,12 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from spag.core.errors import ModelError
-from spag.models.roles import LONE_ADAPTER
 from spag.models.weights import refuse_unless_equal
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
-def with_adapter(
-    model: PreTrainedModel, folder: Path, *, name: str = LONE_ADAPTER, trainable: bool = False
-) -> PreTrainedModel:
+def with_adapter(model: PreTrainedModel, folder: Path, *, name: str, trainable: bool) -> PreTrainedModel:
     """Return ``model`` with the adapter in ``folder`` as ``name``. Raises ``ModelError`` unless its weights match."""
     from peft import PeftModel, get_peft_model_state_dict  # noqa: PLC0415 - slow to import, and only adapters need it
 

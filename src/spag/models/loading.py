@@ -30,9 +30,6 @@ from spag.storage.home import expanded
 from spag.storage.machine import limit_kernel_caches
 from spag.storage.store import folder_beside, sync_files, write_json
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
-"""Every saved tokenizer has one."""
-
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
@@ -63,7 +60,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     end-of-sequence token. Raises ``ModelError``.
     """
     source = resolve_model(name)
-    if (base := adapter_base(Path(source))) and not (Path(source) / TOKENIZER_CONFIG).exists():
+    if (base := adapter_base(Path(source))) and not (Path(source) / "tokenizer_config.json").exists():
         source = resolve_model(base)
     with loading(name, source, trust_remote_code=trust_remote_code):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)

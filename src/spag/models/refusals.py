@@ -138,9 +138,3 @@ def _conversion(name: str, source: str) -> str | None:
     if model_type(source) != BAICHUAN and "baichuan" not in name.lower():
         return None
     return "download the folder, convert it once with spag import model FOLDER --output NEW, and set model.name=NEW"
-
-
-def template(name: str) -> AbstractContextManager[None]:
-    """Translate errors from the chat template of tokenizer ``name`` into ``ModelError``."""
-    fix = "fix it, or use prompt_style plain"
-    return library_errors(lambda error: ModelError(f"{name}: its chat template fails ({described(error, 200)}); {fix}"))

@@ -190,8 +190,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
         filters = {**self.filters, "tojson": _tojson}
         self.filters = {name: _checked(name, function) for name, function in filters.items() if name not in _MISSING}
         self.filters |= {"_steps": _steps, "_concatenated": _concatenated, "_written": _written}
-        self.globals |= {"raise_exception": _refused, "strftime_now": _DAY.strftime}
-        self.globals |= {"range": _bounded_range}
+        self.globals |= {"raise_exception": _refused, "strftime_now": _DAY.strftime, "range": _bounded_range}
         self.globals = {name: value for name, value in self.globals.items() if name not in _MISSING}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:

@@ -12,8 +12,6 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from spag.core.errors import ModelError
 
-SAFETENSORS = "*.safetensors"
-
 
 def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
     """Raise ``ModelError`` if ``config`` describes a larger model than the weights in ``folder``.
@@ -21,7 +19,7 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
     transformers allocates everything in a config before it reads the weights; this reads only their headers. Quantized
     weights pack several numbers into one; they are not checked.
     """
-    files = sorted(folder.glob(SAFETENSORS))
+    files = sorted(folder.glob("*.safetensors"))
     if not files or getattr(config, "quantization_config", None) is not None:
         return
     tensors = numbers = 0

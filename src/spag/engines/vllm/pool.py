@@ -238,7 +238,7 @@ class VLLMPool:
             refusals.append(answer)
         return next(filter(None, refusals), None)
 
-    def release(self, keys: Iterable[str] = ()) -> None:
+    def release(self, keys: Iterable[str]) -> None:
         """Count one user less and drop its requests ``keys``."""
         self.users -= 1
         if self.users == 0:
