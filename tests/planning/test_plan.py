@@ -258,6 +258,20 @@ def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_t
 
 
 @pytest.mark.slow
+def test_the_training_of_a_step_grows_with_its_games() -> None:
+    """Beyond the games whose samples are counted too; equal samples are one, so in small games it grows less."""
+
+    def samples_of(game: str, games: int) -> int:
+        phase = {"algorithm": "reinforce", "steps": 1, "games": games, "evaluate_every": None}
+        config = RunConfig.model_validate({"game": {"name": game}, "phases": [phase]})
+        return next(stage.count for stage in Planner(config, SMOLLM, A100).stages if stage.unit == "samples")
+
+    few, more, most = (samples_of("adversarial_taboo", games) for games in (128, samples.COUNTED, 4 * samples.COUNTED))
+    assert more == pytest.approx(samples.COUNTED / 128 * few, rel=0.05) and most == 4 * more
+    assert samples_of("kuhn_poker", 512) < 1.2 * samples_of("kuhn_poker", 128)
+
+
+@pytest.mark.slow
 def test_evaluations_are_games_too() -> None:
     def games(more: str) -> int:
         phase = f"phases=[{{algorithm: reinforce, steps: 100, games: 64, evaluation_tasks: 16{more}}}]"

@@ -30,7 +30,7 @@ from spag.storage.episodes import is_file_of_samples, read_episodes, read_sample
 _PIECES = re.compile(r" ?[^\W\d_]+|\d| ?[^\w\s]+|\s+(?!\S)|\s|_")
 """Words, digits and marks, used as tokens: SmolLM2's tokenizer gives 0 to 9 % more tokens for the shipped games."""
 EXAMPLES, COUNTED = 128, 512
-"""Games that stand in for those of play, and teacher games whose samples are counted; the rest is extrapolated."""
+"""Games that stand in for those of play, and games whose samples are counted, at most; the rest is extrapolated."""
 _DRAWS = 8
 """Updates drawn to find the largest micro-batch."""
 
@@ -69,8 +69,8 @@ class Work:
 
 
 @lru_cache(maxsize=16)
-def examples(game: Game, tokens: float) -> list[Episode]:
-    """Return finished games: shipped ones, with utterances of ``tokens`` tokens, else games of a bot."""
+def examples(game: Game, tokens: float, count: int = EXAMPLES) -> list[Episode]:
+    """Return up to ``count`` finished games: shipped, with utterances of ``tokens`` tokens, or else games of a bot."""
     size = max(round(tokens), 1)
 
     def drawn_out(said: Utterance) -> Utterance:
@@ -78,24 +78,24 @@ def examples(game: Game, tokens: float) -> list[Episode]:
         return replace(said, content="".join((words * (size // len(words) + 1))[:size]).strip())
 
     played = []
-    for one, free in _finished(game):
+    for one, free in _finished(game, count):
         end = result_of(one, game)
         said = tuple(map(drawn_out, one.history)) if free else one.history
         played.append(replace(one, history=said, outcome=end.outcome, rewards=end.rewards, length=end.length))
     return played
 
 
-def _finished(game: Game) -> list[tuple[Episode, bool]]:
-    """Return games of ``game``, and whether their players speak freely."""
+def _finished(game: Game, count: int) -> list[tuple[Episode, bool]]:
+    """Return up to ``count`` games, and whether their players speak freely."""
     try:
-        shipped = islice(read_episodes(teacher_path(game)), EXAMPLES)
+        shipped = islice(read_episodes(teacher_path(game)), count)
         return [(replace(one, settings=None), True) for one in shipped]  # in any language
     except ConfigError:  # it ships none
         name = next((name for name in ("random", *game.bots) if name in game.bots), None)
         if name is None:
             fix = "add one to its bots, or data/teacher_games.jsonl to its package"
             raise ConfigError(f"{game.name}: a plan needs a bot or teacher games to stand in for play; {fix}") from None
-        return [(one, False) for one in bot_games(f"bot:{name}", EXAMPLES, 0, game)]
+        return [(one, False) for one in bot_games(f"bot:{name}", count, 0, game)]
 
 
 def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> Work:
@@ -164,16 +164,20 @@ def online_work(
     thought; without thoughts, equal ones are merged.
     """
     samples: dict[tuple[str, str, str, int], TrainingSample] = {}
+    games = counted = 0
     for game, weight in mix:
         wanted = max(round(settings.games * weight / sum(weight for _, weight in mix)), 1)
-        said = [said for episode in examples(game, tokens)[:wanted] for said in utterances(episode, game)]
+        episodes = examples(game, tokens, min(max(wanted, EXAMPLES), COUNTED))[:wanted]
+        games, counted = games + wanted, counted + len(episodes)
+        said = [said for episode in episodes for said in utterances(episode, game)]
         for at, one in enumerate(said):
             if settings.roles in ("both", one.role):
                 samples[f"{game.name}/{one.role}", one.prompt, one.completion, at if thought else 0] = one
     parts = micro_batches(list(samples.values()), settings.micro_batch_size, thought=thought)
     length = fmean(_tokens(one.prompt + one.completion) for one in samples.values()) + thought
     fed, trained = (sum(sums) for sums in zip(*parts, strict=True))
-    return Work(len(samples), fed, trained, length, max(parts), len(parts), passes=settings.epochs)
+    seen = Work(len(samples), fed, trained, length, max(parts), len(parts), passes=settings.epochs)
+    return seen * (games / counted)
 
 
 @lru_cache(maxsize=16)
