@@ -86,7 +86,7 @@ def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, forc
         summary = PlaySummary()
         with closing(KeptModels(models, setup.open_models)) as kept:
             for group in [[match] for match in matches] if apart else _groups(matches):
-                summary.add(_play_group(path, group, records, replace(setup, open_models=kept)))
+                summary += _play_group(path, group, records, replace(setup, open_models=kept))
     return summary
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
+from typing import Self
 
 from spag.algorithms.credit import prompt_digest
 from spag.core.episodes import Episode, PlayerInfo
@@ -39,7 +40,19 @@ class GameSpec:
 
 
 @dataclass(slots=True)
-class PlayStats:
+class Summable:
+    """Totals: ``+=`` adds every field."""
+
+    def __iadd__(self, other: Self) -> Self:
+        for entry in fields(self):
+            total = getattr(self, entry.name)
+            total += getattr(other, entry.name)
+            setattr(self, entry.name, total)
+        return self
+
+
+@dataclass(slots=True)
+class PlayStats(Summable):
     """Totals over utterances. ``unknown_tokens``: those that ended before a token outside the tokenizer;
     ``cut_thoughts``: those that are empty because their thought did not end.
     """
@@ -51,11 +64,6 @@ class PlayStats:
     cut_thoughts: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-
-    def add(self, other: "PlayStats") -> None:
-        """Add the totals of ``other``."""
-        for entry in fields(self):
-            setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
 
 
 def game_specs(tasks: Iterable[Task], repeats: int, seed: int) -> list[GameSpec]:

@@ -12,7 +12,7 @@ from spag.core.errors import RunError
 from spag.core.progress import Reporter, SilentReporter
 from spag.games.base import Game
 from spag.rollout.provenance import Provenance
-from spag.rollout.runner import GameSpec, PlayStats
+from spag.rollout.runner import GameSpec, PlayStats, Summable
 from spag.storage.disk import is_file_there
 from spag.storage.episodes import ROW_START, read_episodes
 from spag.storage.store import JsonlStore
@@ -25,7 +25,7 @@ Games that finish together are stored with one sync.
 
 
 @dataclass(slots=True)
-class PlaySummary:
+class PlaySummary(Summable):
     """Totals of a file, and of this process's additions to it."""
 
     games: int = 0
@@ -39,16 +39,6 @@ class PlaySummary:
     @property
     def games_per_hour(self) -> float:
         return 3600 * self.played_now / self.seconds if self.seconds else 0.0
-
-    def add(self, other: "PlaySummary") -> None:
-        """Add the totals of ``other``."""
-        self.games += other.games
-        self.tokens += other.tokens
-        self.empty += other.empty
-        self.played_now += other.played_now
-        self.seconds += other.seconds
-        self.outcomes.update(other.outcomes)
-        self.stats.add(other.stats)
 
     def describe(self, game: Game) -> str:
         """Return the rate of play, if any, and outcome shares as one line."""

@@ -219,7 +219,7 @@ class RayPlayers:
         episodes = []
         if answer is not None:  # of ``advance``
             played, stats = answer
-            self.stats.add(stats)
+            self.stats += stats
             episodes = [episode for episode in played if self.queue.finish(worker.number, episode.id)]
         self.losses = 0 if episodes else self.losses
         worker.phase = _Phase.OPENING if worker.phase is _Phase.STARTING else _Phase.PLAYING
