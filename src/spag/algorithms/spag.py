@@ -67,19 +67,11 @@ class Spag(OfflineAlgorithm):
         kl_coef, clip_range = self.settings.kl_coef, self.settings.clip_range
         if self.settings.objective == "sft":
             return -batch.weight * logprob, {}
-        ratio = importance_ratio(logprob, reference)
+        ratio = (logprob - reference).exp()
         clipped = ((ratio - 1.0).abs() > clip_range).float()
         columns = logprob, reference, batch.advantage, batch.weight, batch.is_sft
         terms = offline_rl_terms(*columns, kl_coef=kl_coef, clip_range=clip_range)
         return terms, {"kl": logprob - reference, "importance_ratio": ratio, "clip_fraction": clipped}
-
-
-def importance_ratio(logprob: "Tensor", ref_logprob: "Tensor") -> "Tensor":
-    """Return exp(lp - lp_ref), (B,): one length-normalised ratio per sample (sequence-level in TRL and GSPO).
-
-    ``logprob`` and ``ref_logprob`` (B,): means over a sample's trained tokens, in nats.
-    """
-    return (logprob - ref_logprob).exp()
 
 
 def offline_rl_terms(
@@ -98,7 +90,7 @@ def offline_rl_terms(
     """
     sft = is_sft.bool()
     ref_logprob = ref_logprob.where(~sft, logprob.detach())  # SFT rows may hold anything: no infinite ratio
-    ratio = importance_ratio(logprob, ref_logprob)
+    ratio = (logprob - ref_logprob).exp()
     advantage = reward - kl_coef * (logprob - ref_logprob)
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
     surrogate = (advantage * ratio).minimum(advantage * clipped)
@@ -124,12 +116,13 @@ def offline_rl_loss(
     loss = -1/n_rl * sum_RL weight_i * min(A_i * ratio_i, A_i * clip(ratio_i, 1 - clip_range, 1 + clip_range))
            - sft_coef/n_sft * sum_SFT weight_i * lp_i
 
-    All tensors are (B,). ``logprob`` (lp) and ``ref_logprob`` are means over a sample's trained tokens, in nats, and
-    ``weight`` is its weight. ``is_sft`` is true (or 1) for rows of the SFT mix; their ``reward`` and ``ref_logprob``
-    are not used. ``n_rl`` and ``n_sft`` count the rows of the whole batch; the default counts this one. The paper's
-    advantage is a constant estimate, with a separate KL term outside the clip. We follow the published code: A contains
-    the KL estimate and is NOT detached, so the KL is clipped together with the reward and its gradient flows. The
-    frozen model that played is both behavior policy and KL reference.
+    All tensors are (B,). ``logprob`` (lp) and ``ref_logprob`` are means over a sample's trained tokens, in nats, so a
+    sample has one length-normalised ratio (sequence-level in TRL and GSPO). ``weight`` is its weight. ``is_sft`` is
+    true (or 1) for rows of the SFT mix; their ``reward`` and ``ref_logprob`` are not used. ``n_rl`` and ``n_sft`` count
+    the rows of the whole batch; the default counts this one. The paper's advantage is a constant estimate, with a
+    separate KL term outside the clip. We follow the published code: A contains the KL estimate and is NOT detached, so
+    the KL is clipped together with the reward and its gradient flows. The frozen model that played is both behavior
+    policy and KL reference.
     """
     terms = offline_rl_terms(logprob, ref_logprob, reward, weight, is_sft, kl_coef=kl_coef, clip_range=clip_range)
     sft = is_sft.bool()
