@@ -22,9 +22,8 @@ or ``answer``, and a row with an ``instruction`` is Alpaca's (``alpaca.py``). ``
 
 import logging
 import random
-from array import array
 from codecs import BOM_UTF8
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,46 +63,20 @@ far above real games: the time of prompts and judges grows faster than linearly.
 class EpisodeFile:
     """The episodes of a file, one in memory at a time. Every iteration reads the file again.
 
-    ``torn_ok``: skip a last row that a crash cut short. Duplicate ids raise an error at the end of the iteration: until
-    then only a four-byte hash of each is kept.
+    ``torn_ok``: skip a last row that a crash cut short.
     """
 
     path: Path
     torn_ok: bool = False
 
     def __iter__(self) -> Iterator[Episode]:
-        hashes = array("I")
-        for _, episode in self._placed():
-            if episode.id:
-                hashes.append(_short_hash(episode.id))
-            yield episode
-        if found := _repeated(hashes):
-            self._refuse_twins(found)
-
-    def _placed(self) -> Iterator[tuple[str, Episode]]:
-        for place, row in _rows(self.path, _EPISODES, torn=ROW_START if self.torn_ok else None):
-            yield place, _checked(row, place) if isinstance(row, Episode) else episode_of(_object(row, place), place)
-
-    def _refuse_twins(self, hashes: Collection[int]) -> None:
-        """Raise ``DataError`` for the first duplicate id among the games with these hashes."""
         places: dict[str, str] = {}
-        for place, episode in self._placed():
-            if _short_hash(episode.id) in hashes and (first := places.setdefault(episode.id, place)) is not place:
+        for place, row in _rows(self.path, _EPISODES, torn=ROW_START if self.torn_ok else None):
+            episode = _checked(row, place) if isinstance(row, Episode) else episode_of(_object(row, place), place)
+            if episode.id and (first := places.setdefault(episode.id, place)) is not place:
                 fix = "keep one, or give one another id"
                 raise DataError(f"{place}: the game {episode.id!r} is there twice, first at {first}; {fix}")
-
-
-def _short_hash(text: str) -> int:
-    return hash(text) & 0xFFFFFFFF
-
-
-def _repeated(hashes: "array[int]") -> set[int]:
-    """Return the numbers that occur more than once. Sorts them in place."""
-    import numpy as np  # noqa: PLC0415 - a tenth of a second, which `spag --help` need not wait for
-
-    ordered = np.frombuffer(hashes, dtype=np.uint32)
-    ordered.sort()
-    return set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+            yield episode
 
 
 def read_episodes(path: str | Path, *, torn_ok: bool = False) -> EpisodeFile:
