@@ -18,15 +18,14 @@ from typing import Any
 
 import msgspec
 import torch
-from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.algorithms.settings import FREE_TO_CHANGE
 from spag.core.errors import DataError, RunError
 from spag.learning.phase import Phase
-from spag.learning.sharding import Tensors, check_resumable, load_shares, save_shares
+from spag.learning.policy import TrainedPolicy
+from spag.learning.sharding import check_resumable, load_shares, save_shares
 from spag.models.identity import weights_digest
 from spag.models.refusals import described, library_errors
 from spag.storage.jsonfile import read_json
@@ -63,18 +62,17 @@ def earlier_work(phase: Phase, wanted: str, processes: int) -> tuple[dict[str, A
     return None, resume_from
 
 
-def save(
-    folder: Path, accelerator: Accelerator, model: nn.Module, optimizer: Any, state: Mapping[str, Any], moving: Tensors
-) -> None:
+def save(folder: Path, policy: TrainedPolicy, state: Mapping[str, Any]) -> None:
     """Save a checkpoint: weights, optimiser, other changing weights, random state, and ``state``, plain JSON.
 
     Every process must call it.
     """
+    accelerator = policy.accelerator
     folder.mkdir(parents=True, exist_ok=True)
     if accelerator.distributed_type is DistributedType.DEEPSPEED:
-        model.save_checkpoint(folder)  # type: ignore[operator]
+        policy.model.save_checkpoint(folder)
     else:
-        save_shares(folder, model, optimizer.optimizer, moving)
+        save_shares(folder, policy.model, policy.optimizer.optimizer, policy.moving)
     random_state = {"cpu": torch.get_rng_state()} | (
         {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
     )
@@ -86,13 +84,14 @@ def save(
         finish_checkpoint(folder)
 
 
-def load(folder: Path, accelerator: Accelerator, model: nn.Module, optimizer: Any, moving: Tensors) -> None:
+def load(folder: Path, policy: TrainedPolicy) -> None:
     """Load what ``save`` wrote. Every process must call it. Raises ``RunError`` for a damaged file."""
+    accelerator = policy.accelerator
     with resuming(folder):
         if accelerator.distributed_type is DistributedType.DEEPSPEED:
-            model.load_checkpoint(folder)  # type: ignore[operator]
+            policy.model.load_checkpoint(folder)
         else:
-            load_shares(folder, model, optimizer.optimizer, moving)
+            load_shares(folder, policy.model, policy.optimizer.optimizer, policy.moving)
         random_file = folder / f"random-{accelerator.process_index}.pt"
         if random_file.is_file():  # additional processes have none
             random_state = torch.load(random_file, weights_only=True)

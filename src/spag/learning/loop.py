@@ -95,7 +95,7 @@ class Loop:
             else:
                 self.total_updates = self.source.steps * each
                 if resume_from is not None:
-                    self.policy.load_state(resume_from)
+                    checkpoints.load(resume_from, self.policy)
                 for step in range(1 + rows_done, self.source.steps + 1):
                     if not self._train_on_play(step, self.online):
                         break
@@ -111,7 +111,7 @@ class Loop:
         made = self._data_of_files()
         trim_heap()
         if resume_from is not None:  # after the reference pass, which uses the start model
-            self.policy.load_state(resume_from)
+            checkpoints.load(resume_from, self.policy)
         for update in made.updates[self.updates_done :]:
             began, metrics = time.perf_counter(), StepMetrics(self.accelerator.device)
             row = self._update(made, update, self.updates_done + 1, metrics)
@@ -296,7 +296,8 @@ class Loop:
             return
         self.source.settle()
         folder = checkpoints.checkpoint_folder(self.phase.output / "state", self.updates_done)
-        self.policy.save_state(folder, {"algorithm": self.algorithm.state(), "samples_seen": self.samples_seen})
+        state = {"algorithm": self.algorithm.state(), "samples_seen": self.samples_seen}
+        checkpoints.save(folder, self.policy, state)
 
     def _finish(self, result: dict[str, Any]) -> None:
         """Gather and save the model, then record that it is finished."""

@@ -1,7 +1,7 @@
 """The policy in training: model, optimiser, and copies of its weights for a KL term or an average."""
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from transformers import PreTrainedModel
 
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import OfflineSettings
-from spag.learning import checkpoints
 from spag.learning.batches import Batch
 from spag.learning.devices import allocate_moments, make_optimizer
 from spag.learning.phase import Phase
@@ -176,16 +175,8 @@ class TrainedPolicy:
         if self.adapters:
             use_adapter(self.bare, adapter_name(groups[int(batch["adapter" if "adapter" in batch else "group"].max())]))
 
-    def save_state(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Save everything needed to resume training, and ``state``, plain JSON."""
-        checkpoints.save(folder, self.accelerator, self.model, self.optimizer, state, self._moving)
-
-    def load_state(self, folder: Path) -> None:
-        """Load the result of ``save_state``."""
-        checkpoints.load(folder, self.accelerator, self.model, self.optimizer, self._moving)
-
     @property
-    def _moving(self) -> dict[str, list[Tensor]]:
+    def moving(self) -> dict[str, list[Tensor]]:
         """The weights of the policies besides the trained one that change from step to step."""
         follows = self.reference is not None and self.reference.settings is not None
         copies = {"average": self.average, "reference": self.reference if follows else None}
