@@ -38,15 +38,12 @@ class PlaySetup:
 
     @staticmethod
     def of(config: RunConfig, reporter: Reporter, open_models: OpenModels = open_models) -> "PlaySetup":
-        """Return the setup described by the settings. Raises ``DataError`` for a faulty prompt file."""
-        game = config.game.build()
-        game.stop_strings()  # reads the prompts
-        return PlaySetup(game, config.engine, reporter, config.cluster, open_models)
+        """Return the setup described by the settings."""
+        return PlaySetup(config.game.build(), config.engine, reporter, config.cluster, open_models)
 
-    def of_game(self, game: Game) -> "PlaySetup":
-        """Return the same setup for another game."""
-        game.stop_strings()  # reads the prompts
-        return replace(self, game=game)
+    def __post_init__(self) -> None:
+        """Read the prompts. Raises ``DataError`` for a faulty prompt file."""
+        self.game.stop_strings()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The stages of a phase: play, if it needs a file of games, then training."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
         players = {name for pairing in pairs for name in pairing.players}
         models = {name: run.model(name) for name in players}
         matches = make_matches(pairs, models, settings.sampling_of, game.roles, title)
-        summary = play_matches(path, matches, run.setup.of_game(game), force=run.manifest.force)
+        summary = play_matches(path, matches, replace(run.setup, game=game), force=run.manifest.force)
         found = health(read_episodes(path), game, model.start)
         write_json(path.with_name(HEALTH), found)
         for warning in found["warnings"]:
