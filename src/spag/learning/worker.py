@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -65,7 +65,7 @@ class TrainingJob(BaseModel, frozen=True):
     start_from: str
     output: Path
     seed: int
-    credit_seed: int | None = None
+    credit_seed: int = Field(default_factory=lambda given: given["seed"])
     files: list[Path] = []
     learner: str | None = None
     limit: int | None = None
@@ -78,11 +78,6 @@ class TrainingJob(BaseModel, frozen=True):
     def settings(self) -> UpdateSettings:
         settings: UpdateSettings = self.phase.settings
         return settings
-
-    @property
-    def draws(self) -> int:
-        """The seed of draws from the games."""
-        return self.seed if self.credit_seed is None else self.credit_seed
 
     @property
     def folder(self) -> Path:
@@ -120,7 +115,7 @@ class TrainingJob(BaseModel, frozen=True):
                 start_from=str(start.resolve()) if start.is_dir() else self.start_from,
                 output=self.output,
                 seed=self.seed,
-                credit_seed=self.draws,
+                credit_seed=self.credit_seed,
                 algorithm=get(self.phase.algorithm),
                 identity=self._identity(games),
                 roles=[f"{part.game.name}/{role}" for part in games for role in part.game.roles],
@@ -137,7 +132,7 @@ class TrainingJob(BaseModel, frozen=True):
             return [[part.game.name, part.weight, game_record(part.game)] for part in games]
         files = [*self.files, *([settings.sft_data] if settings.sft_data else [])]
         digests = [file_digest(path) for path in files]
-        about = [digests, self.draws, self.learner, self.limit, self.teacher]
+        about = [digests, self.credit_seed, self.learner, self.limit, self.teacher]
         return [self.game.name, game_record(self.game.build()), *about]
 
     def _open_source(self, games: list[MixedGame], start: Start) -> Source:
@@ -146,7 +141,7 @@ class TrainingJob(BaseModel, frozen=True):
                 files=self.files,
                 game=self.game.build(),
                 settings=settings,
-                seed=self.draws,
+                seed=self.credit_seed,
                 learner=self.learner,
                 limit=self.limit,
                 leaves_out_held_out=self.teacher,
