@@ -10,12 +10,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import (
-    DistributedType,
-    broadcast_object_list,
-    disable_fsdp_ram_efficient_loading,
-    gather_object,
-)
+from accelerate.utils import DistributedType, broadcast_object_list, disable_fsdp_ram_efficient_loading, gather_object
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel

@@ -57,10 +57,7 @@ def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
             ),
             scaling_config=ScalingConfig(num_workers=count, use_gpu=on_gpus),
             run_config=RunConfig(
-                name="ray",
-                storage_path=str(job.folder.absolute()),
-                failure_config=failures,
-                callbacks=[],
+                name="ray", storage_path=str(job.folder.absolute()), failure_config=failures, callbacks=[]
             ),
         )
         with watching(job, progress):
