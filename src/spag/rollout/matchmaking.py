@@ -96,9 +96,7 @@ def training_specs(game: Game, groups: int, seed: int, size: int = 1) -> list[Ga
 
 
 def spread(weights: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return ``weights`` with each name of ``groups`` replaced by its members, weighted equally; the weight of a group
-    without members goes to ``SELF``.
-    """
+    """Replace each name of ``groups`` in ``weights`` by its members in equal shares; without members, by ``SELF``."""
     found: dict[str, float] = {}
     for name, weight in weights.items():
         members = groups.get(name, (name,)) or (SELF,)

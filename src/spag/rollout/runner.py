@@ -53,15 +53,13 @@ class Summable:
 
 @dataclass(slots=True)
 class PlayStats(Summable):
-    """Totals over utterances. ``unknown_tokens``: those that ended before a token outside the tokenizer;
-    ``cut_thoughts``: those that are empty because their thought did not end.
-    """
+    """Totals over utterances."""
 
     utterances: int = 0
     empty: int = 0
     retries: int = 0
-    unknown_tokens: int = 0
-    cut_thoughts: int = 0
+    unknown_tokens: int = 0  # utterances that ended before a token outside the tokenizer
+    cut_thoughts: int = 0  # those that are empty because their thought did not end
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -92,9 +90,7 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
 
 
 def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bool:
-    """Whether to sample again: a sampled utterance is empty, with retries left. A cut thought stands, unless
-    ``retry_cut``.
-    """
+    """Whether to sample an empty utterance again, with retries left. A cut thought stands, unless ``retry_cut``."""
     most = sampling.empty_retries
     if completion.finish_reason is FinishReason.THOUGHT:
         most = CUT_RETRIES if sampling.retry_cut else 0
@@ -135,9 +131,7 @@ def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
 
 @dataclass(slots=True)
 class _Running:
-    """A game in flight, and its players by role. It waits for ``role``, whose engine, ``asked`` by key, has the
-    ``prompt``.
-    """
+    """A game in flight. It waits for ``role``, whose engine, ``asked`` by key, has the ``prompt``."""
 
     spec: GameSpec
     state: State
@@ -175,9 +169,7 @@ class Runner:
         self._submit(running)
 
     def poll(self) -> list[Episode]:
-        """Collect finished completions, and return the games that they ended. An engine's error is raised by the next
-        call if games have ended meanwhile: these count.
-        """
+        """Return the games that have ended since. If there are some, an engine's error waits for the next call."""
         if self._error is not None:
             raise self._error
         ended = list[Episode]()

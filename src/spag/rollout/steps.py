@@ -159,9 +159,7 @@ class StepPlayer:
     def play_into(
         self, path: Path, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], played_by: Mapping[str, str]
     ) -> None:
-        """Play the games of each pairing of the same two players, by name, into ``path``. ``played_by`` names their
-        weights.
-        """
+        """Play the games of pairings of the same two players into ``path``. ``played_by``: their weights, by name."""
         sampling, settings = self.settings.sampling.model_dump(), game_record(game)
         names = {name for pairing in matches for name in pairing.players}
         infos = {name: PlayerInfo(name, sampling, self._identity(name, played_by)) for name in names}

@@ -196,9 +196,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 
 
 def sync_files(folder: Path) -> None:
-    """Wait until all files in ``folder`` are on disk. Whoever may read it may then read them: safetensors makes files
-    for their owner only.
-    """
+    """Sync all files in ``folder``, readable for all who may read it: safetensors makes them for their owner only."""
     readable = folder.stat().st_mode & 0o444
     for file in folder.rglob("*"):
         if file.is_file():

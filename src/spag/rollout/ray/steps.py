@@ -105,9 +105,7 @@ class RayStepPlayer(StepPlayer):
 
 
 def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: ExitStack) -> dict[str, Player]:
-    """Open the engines of all players on a node. Each player is listed once per game, because bots differ by
-    game.
-    """
+    """Open all players' engines on a node; each player is listed once per game, because bots differ by game."""
     here = {name: fetch(model, cache_folder()) for name, model in models.items()}
     own = stack.enter_context(replace(own, policy=here[POLICY]))
     opened_as = {name: name if name in OF_THE_POLICY else model.name for name, model in here.items()}

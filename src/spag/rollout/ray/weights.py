@@ -63,9 +63,7 @@ def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
 
 
 def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
-    """Return ``model`` with its published weights copied to a folder of this node, under ``cache``. Raises
-    ``ModelError``.
-    """
+    """Return ``model`` with published weights copied to this node, under ``cache``. Raises ``ModelError``."""
     if not model.name.startswith(_SHARED):
         return model
     url = model.name.removeprefix(_SHARED)
@@ -95,9 +93,7 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
 
 @dataclass(slots=True)
 class NewWeights:
-    """New weights, with their names, for the engine of ``player``. ``held``: where Ray's object store has them, if it
-    does.
-    """
+    """New weights for the engine of ``player``. ``held``: where Ray's object store has them, if it does."""
 
     player: str
     names: frozenset[str]

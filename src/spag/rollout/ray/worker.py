@@ -61,16 +61,12 @@ class PlayWorker:
         self.assign(job.game, None)
 
     def assign(self, game: Game, names: Mapping[str, str] | None) -> None:
-        """Play ``game`` from now on; ``names`` gives each role's opened player; ``None``: the one with the role's
-        name.
-        """
+        """Play ``game`` from now on; ``names``: each role's opened player, else the one with the role's name."""
         self._players = self._opened if names is None else {role: self._opened[name] for role, name in names.items()}
         self._runner = Runner(game, PlayStats(), self._in_flight or total_concurrency(self._players))
 
     def advance(self, specs: Sequence[GameSpec]) -> tuple[list[Episode], PlayStats]:
-        """Add ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``, after the games
-        that ended before it.
-        """
+        """Add ``specs``; play until a game ends, or none is left. ``EngineError`` comes after the games that ended."""
         assert self._runner is not None
         if self._error is not None:
             raise self._error
