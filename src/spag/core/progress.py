@@ -21,16 +21,14 @@ class Reporter(Protocol):
         """Show a one-line message."""
 
 
-class _Silence:
-    def update(self, done: int, detail: str = "") -> None:
-        pass
-
-
 class SilentReporter:
-    """Shows nothing."""
+    """A reporter, and its own tracker, that show nothing."""
 
     def track(self, title: str, total: int, done: int = 0) -> AbstractContextManager[Tracker]:
-        return nullcontext(_Silence())
+        return nullcontext(self)
+
+    def update(self, done: int, detail: str = "") -> None:
+        pass
 
     def note(self, message: str) -> None:
         pass
