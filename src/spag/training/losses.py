@@ -12,8 +12,6 @@ from spag.algorithms.spag import offline_rl_loss
 
 __all__ = ["imitation_loss", "mean_logprob", "offline_rl_loss"]
 
-IGNORED_LABEL = -100
-
 
 def mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
     """Return each sample's log-probability, averaged over its trained tokens: (B,); 0 without trained tokens.
@@ -24,6 +22,6 @@ def mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
     logits, labels = logits[:, :-1], labels[:, 1:]
     if logits.dtype.itemsize < 4:
         logits = logits.float()
-    flat = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="none")
+    flat = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none")
     nll = flat.view_as(labels)
-    return -nll.sum(dim=1) / (labels != IGNORED_LABEL).sum(dim=1).clamp(min=1)
+    return -nll.sum(dim=1) / (labels != -100).sum(dim=1).clamp(min=1)
