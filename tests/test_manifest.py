@@ -225,7 +225,10 @@ GOOD: dict[str, Any] = {"schema_version": 1, "measured": {}, "stages": {"arena":
         ("", "not JSON: it is empty"),
         ("[]", "expected `object`, got `array`"),
         ("{}", "object missing required field `schema_version`"),
-        (json.dumps(GOOD | {"schema_version": 99}), "schema_version is 99, and this version of spag reads 1"),
+        (
+            json.dumps(GOOD | {"schema_version": 99, "stages": {"arena": {"status": "gone"}}}),
+            "schema_version is 99, and this version of spag reads 1",
+        ),
         (
             json.dumps(GOOD | {"stages": {"arena": {**STAGE, "status": "gone"}}}),
             "arena: invalid enum value 'gone' - at `$.status`",

@@ -176,11 +176,11 @@ class Manifest:
         if not path.exists():
             return cls(folder, force=force, dry=dry)
         data = read_json(path, _File)
-        for name, entry in data["stages"].items():
-            convert(entry, Record, f"{path}: {name}")
         if (version := data["schema_version"]) != SCHEMA_VERSION:
             fault = f"schema_version is {version}, and this version of spag reads {SCHEMA_VERSION}"
             raise DataError(f"{path}: {fault}; use the version that wrote it, or a new run folder")
+        for name, entry in data["stages"].items():
+            convert(entry, Record, f"{path}: {name}")
         return cls(folder, data["stages"], force, data["measured"], dry)
 
     def remember(self, name: str, measure: Callable[[], Any]) -> Any:
