@@ -155,7 +155,7 @@ def test_samples_hold_tags_as_sampled(folder: Path, tokenizer: PreTrainedTokeniz
         assert sample is not None
         [encoded] = encode_sampled([sample], tokenizer, TAGGED, [str(sample.role)])
         assert tokenizer.decode(encoded.input_ids[: encoded.completion_start]).endswith("Assistant: <think>")
-        assert tuple(encoded.completion) == turn.said.token_ids
+        assert tuple(encoded.completion) == turn.episode.history[turn.at].token_ids
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from spag.algorithms.settings import opponent_group
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
-from spag.core.types import Result, Split, Utterance
+from spag.core.types import Result, Split
 from spag.games.base import Game
 from spag.games.replay import replay
 
@@ -121,10 +121,6 @@ class Turn:
     at: int
     later: int
 
-    @property
-    def said(self) -> Utterance:
-        return self.episode.history[self.at]
-
 
 def trained_turns(episodes: Sequence[Episode], game: Game, role: str, learner: str | None) -> Iterator[Turn]:
     """Yield the trained utterances of ``role`` in order; none after the decision, even if play went on."""
@@ -139,7 +135,7 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
 
     Raises ``DataError`` if the utterance has no token ids, or its prompt is not the one that the engine saw.
     """
-    said, episode = turn.said, turn.episode
+    episode, said = turn.episode, turn.episode.history[turn.at]
     if said.token_ids is None:
         raise DataError(f"game {episode.id!r}: utterance {turn.at + 1} has no token ids; play it with a local engine")
     if not said.token_ids:
