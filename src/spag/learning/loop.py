@@ -123,8 +123,7 @@ class Loop:
     def _train_on_play(self, step: int, online: OnlineSettings) -> bool:
         """Play, credit, train, evaluate: one online step, one row. Returns whether to go on."""
         began = time.perf_counter()
-        material = self.source.next(step, self.policy)
-        samples = self._credited(material)
+        samples = self._credited(self.source.next(step, self.policy))
         played = time.perf_counter()
         made = self._data_of_play(samples, step, online)
         trim_heap()
@@ -189,8 +188,7 @@ class Loop:
         self.total_updates = len(updates)
         if self.algorithm.needs.reference:
             file = output / "reference.jsonl"
-            found = reference_of_files(data, self.policy, file, self.fingerprint, self.progress)
-            data.columns["ref_logprob"] = found
+            data.columns["ref_logprob"] = reference_of_files(data, self.policy, file, self.fingerprint, self.progress)
         return StepData(data, updates, group_names(samples))
 
     def _data_of_play(self, samples: list[TrainingSample], step: int, online: OnlineSettings) -> StepData:

@@ -127,15 +127,14 @@ class Trackers:
 
     def __init__(self, names: Sequence[str], folder: Path, run_name: str, resume_step: int) -> None:
         check_packages(names)
-        made: list[Any] = []
+        self.trackers: list[Any] = []
         if "tensorboard" in names:  # repeated steps are shown once
-            made.append(TensorBoardTracker(folder.name, logging_dir=folder.parent, purge_step=resume_step + 1))
+            self.trackers.append(TensorBoardTracker(folder.name, logging_dir=folder.parent, purge_step=resume_step + 1))
         if "wandb" in names:
-            made.append(WandBTracker("spag", name=run_name, reinit="finish_previous"))
+            self.trackers.append(WandBTracker("spag", name=run_name, reinit="finish_previous"))
         if "trackio" in names:
-            made.append(TrackioTracker("spag", name=run_name))
-        self.trackers = made
-        for tracker in made:
+            self.trackers.append(TrackioTracker("spag", name=run_name))
+        for tracker in self.trackers:
             tracker.start()
 
     def log(self, row: Row) -> None:

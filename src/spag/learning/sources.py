@@ -113,10 +113,9 @@ class FileSource(Source):
         if self.leaves_out_held_out and not self.settings.keep_held_out:
             games = without_held_out(games, self.game, ", ".join(map(str, self.files)), self.notes)
         games = drawn_games(games, self.limit, self.seed)
-        settings = self.settings
         self.tasks_unknown = any(sample.type is not SampleType.SFT for sample in samples)
-        if settings.sft_data is not None:
-            samples += read_sft(settings.sft_data, settings.sft_samples, derive_seed(self.seed, "sft"))
+        if self.settings.sft_data is not None:
+            samples += read_sft(self.settings.sft_data, self.settings.sft_samples, derive_seed(self.seed, "sft"))
         return Material([(self.game, games)] if games else [], samples)
 
     def results(self) -> dict[str, Any]:

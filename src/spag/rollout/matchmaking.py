@@ -96,7 +96,7 @@ def training_specs(game: Game, groups: int, seed: int, size: int = 1) -> list[Ga
 
 
 def spread(weights: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Replace each name of ``groups`` in ``weights`` by its members in equal shares; without members, by ``SELF``."""
+    """Return ``weights`` with names of ``groups`` replaced by members in equal shares, by ``SELF`` without any."""
     found: dict[str, float] = {}
     for name, weight in weights.items():
         members = groups.get(name, (name,)) or (SELF,)

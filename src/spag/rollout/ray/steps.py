@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spag.algorithms.settings import opponent_group
+from spag.algorithms.settings import SELF, opponent_group
 from spag.config.schema import ClusterConfig, ModelConfig, PlannedEngine
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
@@ -74,8 +74,7 @@ class RayStepPlayer(StepPlayer):
     def _open(self) -> RayPlayers:
         """Start the actors. On a cluster without GPUs, training processes get shares of the cores like actors."""
         count = self.cluster.online_workers or 1
-        names = {POLICY, *self.settings.met} - {"self"}
-        models = {name: self.model_of(name) for name in names}
+        models = {name: self.model_of(name) for name in {POLICY, *self.settings.met} - {SELF}}
         gpus = gpus_of(list(models.values()), self.engine)
         models = {name: publish(model, self.cluster.storage) for name, model in models.items()}
         end = self._broadcast() if gpus else "no engine is on a GPU"
