@@ -177,11 +177,7 @@ class TrainedPolicy:
         copies = {"average": self.average, "reference": self.reference if follows else None}
         return {name: copy.values for name, copy in copies.items() if copy is not None}
 
-    # What sources of games use. Every process must call ``wait``, ``weights`` and ``save``.
-
-    def wait(self) -> None:
-        """Wait until all processes get here."""
-        self.accelerator.wait_for_everyone()
+    # What sources of games use. Every process must call ``weights`` and ``save``.
 
     def weights(self) -> dict[str, Tensor]:
         """Return the full trained weights by name."""
@@ -204,7 +200,7 @@ class TrainedPolicy:
                 exact = weights_of(self.bare) if weights is None else weights.items()  # of tied weights only one
                 weights = {name: weight.detach().bfloat16() for name, weight in exact}
             save_model(self.bare, self.tokenizer, folder, weights)
-        self.wait()
+        self.accelerator.wait_for_everyone()
 
     def policy(self) -> PreTrainedModel | None:
         """Return the model, if this process has all of it."""

@@ -91,7 +91,7 @@ class SelfplaySource(Source):
                 self.player.play(step, step - 1)
                 self.player.rest()
         with self._timed("play_s"):
-            policy.wait()  # then the other processes' games are on disk
+            policy.accelerator.wait_for_everyone()  # then the other processes' games are on disk
             self.games = self.player.episodes(step)
             self.player.opponents.add(step, self.games)
         for ahead in range(step + 1, min(step + self.settings.overlap, self.steps) + 1):
