@@ -13,7 +13,6 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, broadcast_object_list, disable_fsdp_ram_efficient_loading, gather_object
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
 
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import OfflineSettings
@@ -201,10 +200,6 @@ class TrainedPolicy:
                 weights = {name: weight.detach().bfloat16() for name, weight in exact}
             save_model(self.bare, self.tokenizer, folder, weights)
         self.accelerator.wait_for_everyone()
-
-    def policy(self) -> PreTrainedModel | None:
-        """Return the model, if this process has all of it."""
-        return None if is_sharded(self.bare) else self.bare
 
     @contextmanager
     def final(self) -> Iterator[None]:

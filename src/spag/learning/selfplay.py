@@ -34,6 +34,7 @@ from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabi
 from spag.games.base import Game, SolvedGame
 from spag.learning.metrics import MetricsLog, Row
 from spag.learning.policy import TrainedPolicy
+from spag.learning.sharding import is_sharded
 from spag.learning.sources import Material, Source, Start
 from spag.learning.step_figures import CollapseWatch, figures, staleness
 from spag.models.adapters import use_adapter
@@ -117,7 +118,7 @@ class SelfplaySource(Source):
                 self.player.update_weights(policy.weights())
                 self._holds = None
                 for part in self.player.mix if self.is_first else ():
-                    self._evaluate(step, part.game, policy.policy())
+                    self._evaluate(step, part.game, policy)
                 self.player.rest()
         row |= self.seconds
         if self.opponents is not None:
@@ -181,12 +182,12 @@ class SelfplaySource(Source):
         finally:
             self.seconds[name] += time.perf_counter() - began
 
-    def _evaluate(self, step: int, game: Game, policy: PreTrainedModel | None) -> None:
+    def _evaluate(self, step: int, game: Game, policy: TrainedPolicy) -> None:
         """Play held-out tasks against each opponent, in both roles; add the exact metrics of a solved game."""
         assert self.evaluations is not None
         exact: dict[str, float] = {}
-        if isinstance(game, SolvedGame) and policy is not None:
-            exact = figures_of(self._probabilities(policy.eval(), game), game)
+        if isinstance(game, SolvedGame) and not is_sharded(policy.bare):  # else no process has all of the model
+            exact = figures_of(self._probabilities(policy.bare.eval(), game), game)
         tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, derive_seed(self.seed, "evaluation"))
         for opponent in self.settings.evaluation_opponents:
             name = f"step-{step:05d}-{_file_name(game.name)}-{_file_name(opponent)}.jsonl"
