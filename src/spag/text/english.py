@@ -201,11 +201,8 @@ def is_adjective(word: str) -> bool:
         return False
     derived = {"y": (stem + "ily", stem + "iest"), "e": (word + "ly", stem + "ly", word + "st")}
     forms = derived.get(word[-1:], (word + "ly", word + "est"))
-    return word.endswith(_ADJECTIVE_SUFFIXES) or any(map(is_word, forms)) or _is_adverb(word)
-
-
-def _is_adverb(word: str) -> bool:
-    return word.endswith("ly") and is_word(word.removesuffix("ly"))
+    is_adverb = word.endswith("ly") and is_word(word.removesuffix("ly"))
+    return is_adverb or word.endswith(_ADJECTIVE_SUFFIXES) or any(map(is_word, forms))
 
 
 ENGLISH = Lexicon("en", "", word_bases, target_bases, forms_of, is_known, is_word, frequency)

@@ -40,7 +40,8 @@ Span = tuple[int, int]
 
 def find_split(reading: Reading, shapes: Shapes) -> str | None:
     """Return the first fragments of ``reading``, folded, that spell a form of the target, or ``None``."""
-    begun = [word for word in (*reading.words, *reading.parts) if word[0] in shapes.initials]
+    parts = (part for word in reading.words if not word.isalpha() for part in LETTERS.findall(word))
+    begun = (word for word in (*reading.words, *parts) if word[0] in shapes.beginnings)  # few words: squeezing is slow
     starts = {word for word in begun if word in shapes.beginnings or squeezed(word) in shapes.beginnings}
     if not starts:
         return None

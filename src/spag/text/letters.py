@@ -79,7 +79,7 @@ def _may_name(words: tuple[str, ...], shapes: Shapes) -> bool:
     if _TALK_OR_NAMES.isdisjoint(words):
         return False
     named = {_NAMES.get(name, name) for name in _SURE.intersection(words)}
-    if len(named) > 1 and sum(map(shapes.letters.__contains__, named)) > 1:
+    if len(shapes.letters & named) > 1:
         return True
     beginnings = shapes.beginnings.intersection(words)
     return any(len(name) > 1 and name not in _WORDS_TOO and not is_word(name) for name in beginnings)

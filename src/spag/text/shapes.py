@@ -15,16 +15,11 @@ _DOUBLED = re.compile(r"(.)\1+")
 
 
 class Reading:
-    """One folded reading of ``text``, with its distinct words and fragments; rules may ask for its capitals."""
+    """One folded reading of ``text``, with its distinct words; rules may ask for its capitals."""
 
     def __init__(self, low: str, text: str, letters: str = "") -> None:
         self.low, self._text, self._letters = low, text, letters
         self.words = words_of(low)
-
-    @cached_property
-    def parts(self) -> list[str]:
-        """The fragments of those words that are not letters alone."""
-        return [part for word in self.words if not word.isalpha() for part in LETTERS.findall(word)]
 
     @cached_property
     def cased(self) -> str:
@@ -47,7 +42,6 @@ class Shapes:
     backwards: frozenset[str]
     squeezed: dict[str, tuple[str, ...]]
     beginnings: frozenset[str]
-    initials: frozenset[str]
     letters: frozenset[str]
     by_length: dict[int, list[str]]
 
@@ -80,5 +74,4 @@ def shapes_of(target_word: str, lexicon: Lexicon = ENGLISH) -> Shapes:
         by_letters[key] = (*by_letters.get(key, ()), form)
         by_length.setdefault(len(form), []).append(form)
     beginnings = frozenset(key[:end] for key in by_letters for end in range(1, len(key) + 1))
-    initials = frozenset(key[0] for key in by_letters)
-    return Shapes(target, forms, backwards, by_letters, beginnings, initials, frozenset().union(*forms), by_length)
+    return Shapes(target, forms, backwards, by_letters, beginnings, frozenset().union(*forms), by_length)
