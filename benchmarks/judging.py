@@ -46,7 +46,7 @@ def corpus(kind: str, games: int, seed: int = 0) -> Iterator[Episode]:
         yield _game(rng, f"{kind}-{number}", words, said, dress)
 
 
-def _game(rng: random.Random, name: str, words: list[str], said: list[str], dress: Dress) -> Episode:
+def _game(rng: random.Random, name: str, words: tuple[str, ...], said: list[str], dress: Dress) -> Episode:
     target = rng.choice(words)
     texts = [dress(rng, _prose(rng, words, said)) for _ in range(2 * rng.randint(1, MAX_TURNS))]
     match rng.randrange(3):
@@ -57,7 +57,7 @@ def _game(rng: random.Random, name: str, words: list[str], said: list[str], dres
     return made_up(name, target, texts, MAX_TURNS)
 
 
-def _prose(rng: random.Random, words: list[str], said: list[str]) -> str:
+def _prose(rng: random.Random, words: tuple[str, ...], said: list[str]) -> str:
     """One to three utterances of teacher play, in which one word in eight is replaced by any other."""
     prose = " ".join(rng.choices(said, k=rng.randint(1, 3)))
     return " ".join(rng.choice(words) if rng.random() < 1 / 8 else word for word in prose.split(" "))

@@ -65,7 +65,7 @@ def test_load_words_takes_the_first_of_each_source(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("\ufeffriver\nriver\nC#\nmoon\n", encoding="utf-8")
     assert load_words("shipped", 3) == shipped_words()[:3]
-    assert load_words("frequency", 3) == common_words(3)
+    assert load_words("frequency", 3) == [*common_words(3)]
     assert load_words(str(path), 2) == ["river", "C#"]
 
 

@@ -75,7 +75,7 @@ def test_words_of_the_frequency_list(
     """The list writes ß as ss. No plain announcement can name a negation or the word for "word"."""
     listed = ["xyz"] * words._FUNCTION_WORDS + frequent
     monkeypatch.setattr("wordfreq.top_n_list", lambda *_, **__: listed)
-    assert words._common_words.__wrapped__(10, language) == kept
+    assert words.common_words.__wrapped__(10, language) == kept
 
 
 def test_one_lemma_in_ten_is_held_out() -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Annotated, Any, ClassVar
 
@@ -153,8 +153,8 @@ class TextArenaGame(TextGame):
     def __hash__(self) -> int:
         return hash((self.name, self.seeds, self.max_utterances))
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, dict[str, Any]]]:
-        return _again, (self.name, dict(settings_of(self)))  # made at run time: pickle cannot import the class
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        return partial(get, self.name, **settings_of(self)), ()  # made at run time: pickle cannot import the class
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         shortage = f"seeds asked for, but there are {self.seeds} in each split; raise game.seeds"
@@ -202,10 +202,6 @@ class TextArenaGame(TextGame):
         # Line breaks become spaces, since an utterance could otherwise forge a line of the other's observation.
         texts = tuple(" ".join(utterance.content.splitlines()) for utterance in state.history)
         return position(self.env_id, json.dumps(self.options, sort_keys=True), state.task.data["seed"], texts)
-
-
-def _again(name: str, settings: dict[str, Any]) -> Any:
-    return get(name, **settings)
 
 
 def game_class(env_id: str) -> type[TextArenaGame]:
