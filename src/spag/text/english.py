@@ -6,7 +6,7 @@ dictionary has fragments that nobody uses (``rive``, ``ther``), and lacks some w
 """
 
 from collections import defaultdict
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import resources
 
 import simplemma
@@ -16,6 +16,7 @@ from spag.text.folding import fold
 from spag.text.lexicon import LONGEST_WORD, Lexicon, frequency_in
 
 _VOWELS = frozenset("aeiouy")
+frequency = partial(frequency_in, "en")
 
 # What simplemma 1.1 to 2.0 gets wrong or leaves out. The left-hand words of _HOMOGRAPHS are headwords too: as a target
 # each stands for itself only.
@@ -179,11 +180,6 @@ def is_word(letters: str) -> bool:
         return letters in _SHORT_WORDS
     known = letters in listed("stopwords") or (is_known(letters) and letters not in listed("names", "fragments"))
     return known and frequency(letters) >= _RARE
-
-
-def frequency(word: str) -> float:
-    """Return the Zipf frequency of ``word``, 0 for never."""
-    return frequency_in("en", word)
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import simplemma
@@ -103,13 +103,10 @@ class _Dictionary:
     def forms(self, word: str) -> set[str]:
         return {word, *(word + ending for ending in self.endings)}
 
-    def frequency(self, word: str) -> float:
-        return frequency_in(self.language, word)
-
     def is_word(self, word: str) -> bool:
         if len(word) == 1:
             return word in self.short_words
-        return self.frequency(word) >= (_RARE_SHORT if len(word) == 2 else _RARE)
+        return frequency_in(self.language, word) >= (_RARE_SHORT if len(word) == 2 else _RARE)
 
 
 def lexicon_of(language: str, letters: str, endings: str, **more: Any) -> Lexicon:
@@ -121,4 +118,5 @@ def lexicon_of(language: str, letters: str, endings: str, **more: Any) -> Lexico
     """
     of = _Dictionary(language, letters, tuple(endings.split()), **more)
     bases, is_word = lru_cache(maxsize=1 << 17)(of.bases), lru_cache(maxsize=4096)(of.is_word)
-    return Lexicon(language, letters, bases, of.target_bases, of.forms, of.is_known, is_word, of.frequency)
+    frequency = partial(frequency_in, language)
+    return Lexicon(language, letters, bases, of.target_bases, of.forms, of.is_known, is_word, frequency)
