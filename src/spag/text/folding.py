@@ -157,10 +157,7 @@ def _decoded(text: str) -> str:
     for _ in range(3):
         if not _MAY_ESCAPE.search(text):
             break
-        before = text
         text = _OCTAL.sub(lambda escape: chr(int(escape[1], 8)), _ESCAPE.sub(_letter, html.unescape(unquote(text))))
-        if text == before:
-            break
     return text
 
 

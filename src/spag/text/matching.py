@@ -130,8 +130,6 @@ def _find_phrase(reading: str, target: Target) -> str | None:
     size = len(target.words)
     for start in range(len(tokens) - size + 1):
         window = tokens[start : start + size]
-        if target.words[0].isdisjoint(target.lexicon.bases(window[0].group())):
-            continue
         if not _is_phrase(reading, window, target):
             continue
         after = tokens[start + size] if start + size < len(tokens) else None
