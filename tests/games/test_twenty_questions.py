@@ -184,6 +184,7 @@ def test_a_person_may_type_a_thing() -> None:
     ("change", "message"),
     [
         ({"thing": ""}, "task 'banana': thing is ''; it must be a text"),
+        ({"thing": " "}, "task 'banana': thing is ' '; it must be a text"),
         ({"aliases": [3]}, r"task 'banana': aliases is \[3\]; it must be a list of names"),
         ({"category": None}, "task 'banana': category is None; it must be a text"),
         ({"max_questions": 0}, "task 'banana': max_questions is 0; it must be at least 1"),

@@ -101,7 +101,7 @@ class GuessingGame(TextGame):
         for key, like in next(iter(self.entries().values())).items():
             value: Any = task.data.get(key)
             fits = type(value) is type(like) and all(isinstance(part, str) for part in value)
-            if not fits or (key == self.secret and not value):
+            if not fits or (key == self.secret and not value.strip()):
                 wanted = "text" if isinstance(like, str) else "list of names"
                 raise DataError(f"task {task.id!r}: {key} is {value!r}; it must be a {wanted}")
         count = task.data.get("max_questions")

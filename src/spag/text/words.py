@@ -22,7 +22,9 @@ def split_of(word: str, language: str = "en") -> Split:
 
     It depends on nothing else, so it is the same in every run and file, and forms of one word share it.
     """
-    number = int.from_bytes(hashlib.sha256(_lemma(word.strip().lower(), language).encode()).digest()[:8], "big")
+    folded = word.strip().lower()
+    lemma = _lemma(folded, language) if folded else ""  # simplemma refuses empty words, which only bad files have
+    number = int.from_bytes(hashlib.sha256(lemma.encode()).digest()[:8], "big")
     return Split.HELD_OUT if number % _HELD_OUT_IN == 0 else Split.TRAIN
 
 
