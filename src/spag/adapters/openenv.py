@@ -115,9 +115,7 @@ class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
         return self._observation(position)
 
     def step(self, action: GameAction, timeout_s: float | None = None, **_: Any) -> GameObservation:
-        """Play the client's utterance and the opponent's replies. If the opponent fails, the game stays where it
-        was.
-        """
+        """Play the client's utterance and the opponent's replies. If the opponent fails, the game stays as it was."""
         if self._position is None or self._position.result is not None:
             raise DataError("there is no game to go on with in this session; reset it first")
         self._position = self._until_turn_of(self._role, after(self._game, self._position, action.text))
@@ -153,9 +151,7 @@ def create_app(
     game: Game, opponent: Opponent, access: Access, *, role: str | None = None, tasks: Sequence[Task] | None = None,
     sessions: int = SESSIONS, idle_s: float = IDLE_S,
 ) -> FastAPI:  # fmt: skip
-    """Return OpenEnv's application behind ``ApiGuard``. ``role``: the one that clients play, any if ``None``;
-    ``tasks``: the train split if ``None``.
-    """
+    """Return OpenEnv's application behind ``ApiGuard``. By default clients play any role, on the train split."""
     if role is not None and role not in game.roles:
         raise ConfigError(f"role {role!r}: {game.name} has the roles {', '.join(game.roles)}")
     tasks = tasks or game.tasks(Split.TRAIN, None, 0)

@@ -21,9 +21,7 @@ from spag.rollout.runner import next_request, should_retry, without_thought
 
 
 def engine_of(name: str, game: Game) -> Callable[[], Engine]:
-    """Return a function that opens the player ``name``: ``bot:NAME``, ``openai:MODEL``, or a model. Raises
-    ``ConfigError`` for an unknown bot.
-    """
+    """Return a function that opens the player ``name``. Raises ``ConfigError`` for an unknown bot."""
     if kind_of(name) is Kind.BOT:
         bot_of(game, name)  # refuses an unknown bot now, not in the thread that opens it
     return lambda: open_player(ModelConfig(name=name), game, EngineConfig())
@@ -46,9 +44,7 @@ class Opponent(AbstractContextManager["Opponent"]):
         self._ids = itertools.count()
 
     def replies(self, states: Sequence[State]) -> list[Utterance]:
-        """Return the utterance of the player to move in each of ``states``. Raises ``EngineError`` for a player that
-        fails or takes too long.
-        """
+        """Return the next utterance in each of ``states``. Raises ``EngineError`` for a failing or slow player."""
         said: dict[int, Utterance] = {}
         attempt = 0
         while len(said) < len(states):

@@ -129,9 +129,7 @@ class GameEnv(vf.Env[GameEnvConfig]):
 
 
 def plugin(game: str) -> tuple[type[GameEnv], type[GameTaskset], type[Speaker]]:
-    """Return environment, taskset and harness of a game, for the ``__all__`` of a package that verifiers finds by
-    name.
-    """
+    """Return environment, taskset and harness of a game, for the ``__all__`` of a package."""
     title = "".join(part.capitalize() for part in game.split("_"))
     agent = vf.AgentConfig(runtime=vf.SubprocessConfig())
     roles: dict[str, Any] = dict.fromkeys(get(game).roles, (vf.AgentConfig, agent))

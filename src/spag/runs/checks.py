@@ -191,9 +191,7 @@ def _check_online_workers(config: RunConfig) -> None:
 
 
 def _check_samplings(config: RunConfig) -> None:
-    """Raise ``ConfigError`` for sampling that vLLM would refuse at its first request, which is too hot or has no room
-    for a prompt, or that an endpoint which plays with it does not have.
-    """
+    """Refuse sampling that vLLM would refuse at its first request, or that a playing endpoint lacks."""
     on_vllm = backend_here(config) is Backend.VLLM
     for option, sampling, names in _samplings(config):
         if on_vllm and sampling.temperature > MAX_TEMPERATURE:

@@ -121,9 +121,7 @@ def _check_endpoint() -> None:
 
 
 def _check_model(model: ModelConfig, config: RunConfig) -> None:
-    """Read a model's config, and an adapter's; check that there are weights, and memory for the concurrent
-    utterances.
-    """
+    """Read a model's config, and an adapter's; check that there are weights, and memory for the utterances."""
     from transformers import AutoConfig  # noqa: PLC0415 - slow to import
 
     import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config

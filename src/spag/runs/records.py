@@ -184,9 +184,7 @@ def checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
 
 
 def read_rows(path: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the rows of a JSON-lines file, or those in its last bytes; an incomplete last line is still being
-    written.
-    """
+    """Return the rows of a JSON-lines file, or of its last bytes; an incomplete last line is still being written."""
     if not path.exists():
         return []
     with reading(path) as stream:

@@ -19,9 +19,7 @@ WRAPPERS = {version: [textarena.wrappers.SingleTurnObservationWrapper] for versi
 
 
 def env_id(game: str) -> str:
-    """Return the id of a game's environment: ``adversarial_taboo`` is ``Spag-Taboo-v0``, ``kuhn_poker`` is
-    ``Spag-KuhnPoker-v0``.
-    """
+    """Return the id of a game's environment: ``kuhn_poker`` is ``Spag-KuhnPoker-v0``, Taboo is ``Spag-Taboo-v0``."""
     return f"Spag-{''.join(part.title() for part in game.removeprefix('adversarial_').split('_'))}-v0"
 
 

@@ -51,9 +51,7 @@ class Position:
 
 @lru_cache(maxsize=4096)
 def position(env_id: str, options: str, seed: int, texts: tuple[str, ...]) -> Position:
-    """Return the position of the environment, made with ``options`` (JSON), after the moves ``texts``. Raises the
-    errors of making it.
-    """
+    """Return the position of ``env_id`` with ``options`` (JSON), after ``texts``. Raises the errors of making it."""
     import textarena  # noqa: PLC0415 - takes seconds
 
     with _seeded(seed):
@@ -205,9 +203,7 @@ class TextArenaGame(TextGame):
 
 
 def game_class(env_id: str) -> type[TextArenaGame]:
-    """Return the class of the game ``textarena:ENV_ID``. Raises ``ConfigError`` without TextArena, and for an unknown
-    id.
-    """
+    """Return the class of ``textarena:ENV_ID``. Raises ``ConfigError`` without TextArena, and for an unknown id."""
     require_package("textarena", PREFIX + env_id, "pip install 'spag-selfplay[textarena]'")
     from textarena.envs.registration import ENV_REGISTRY  # noqa: PLC0415 - takes seconds
 

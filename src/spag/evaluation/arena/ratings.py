@@ -32,9 +32,7 @@ class Rating:
 
 
 def rate(names: Sequence[str], scores: Floats, weights: Ints) -> list[Rating]:
-    """Rate the players. ``scores``, shape (tasks, players, players): scores of row against column by task. ``weights``:
-    (draws, tasks).
-    """
+    """Rate the players by ``scores`` (tasks, players, players), row against column; ``weights``: (draws, tasks)."""
     players = len(names)
     points = bradley_terry(scores.sum(axis=0))
     resampled = (weights[:_DRAWS] @ scores.reshape(len(scores), -1)).reshape(-1, players, players)

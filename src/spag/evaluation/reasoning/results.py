@@ -58,9 +58,7 @@ class Overall(Interval):
 
 
 def check_same_prompts(task: str, items: Mapping[str, Items], *, chat: bool) -> None:
-    """Raise ``RunError`` unless all models answered the same prompts of ``task`` in the same order; with ``chat`` the
-    same items, each in the model's own template.
-    """
+    """Raise ``RunError`` unless all models answered the same prompts in order; with ``chat``, the same items."""
     keys = ("task", "doc", "doc_hash", *(() if chat else ("prompt_hash",)))
     asked = {name: [tuple(row[key] for key in keys) for row in rows] for name, rows in items.items()}
     first, *others = asked

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
-    """A benchmark: lm-eval's task or group, the metric shown, and the number of solved examples before a question;
-    ``None``: the default.
-    """
+    """A benchmark: lm-eval's task or group, the metric shown, and the solved examples. ``None``: the default."""
 
     label: str
     task: str
