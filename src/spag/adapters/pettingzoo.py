@@ -43,10 +43,7 @@ def env(game: str = DEFAULT, **settings: Any) -> AECEnv[str, str, str]:
 
 
 class SpagAEC(AECEnv[str, str, str]):
-    """A game on the tasks of ``split``; ``settings`` are the game's.
-
-    Actions longer than ``longest`` characters are outside the action space, but played as they are.
-    """
+    """A game on the tasks of ``split``; ``settings`` are its own. Actions longer than ``longest`` are played, too."""
 
     metadata = {"name": "spag_v0", "render_modes": [], "is_parallelizable": False}  # noqa: RUF012 - AECEnv says so
 

@@ -49,11 +49,7 @@ class Difference(Mean):
 
 
 def wilson(count: int, total: int, observations: int | None = None) -> Rate:
-    """Return ``count / total`` with the Wilson interval for ``observations`` independent observations, by default
-    ``total``.
-
-    Without observations, the rate is 0 in [0, 1].
-    """
+    """Return ``count / total`` with its Wilson interval for ``observations``, by default ``total``; if 0, [0, 1]."""
     if total == 0:
         return Rate(0, 0, 0.0, 0.0, 1.0)
     share, spread = count / total, _Z**2 / (observations or total)
@@ -87,8 +83,7 @@ def mean_over_tasks(sums: Ints | Floats, totals: Ints) -> Mean:
 def bootstrap_weights(counts: Ints, seed: int, draws: int = DRAWS) -> Ints:
     """Return how often each row occurs in each resampling of ``counts.sum()`` units, shape (draws, rows).
 
-    ``counts``, shape (rows,): how many units a row represents. Drawing counts of equal units is equivalent to drawing
-    units.
+    ``counts``, shape (rows,): how many units a row represents; drawing their counts is equivalent to drawing units.
     """
     total = int(counts.sum())
     return np.random.default_rng(seed).multinomial(total, counts / total, size=draws)
@@ -121,8 +116,7 @@ def interval(replicates: Floats) -> tuple[float, float]:
 def sign_flip_p(differences: Sequence[int]) -> float:
     """Return the exact two-sided p-value of the sum, if both signs of every difference were equally likely.
 
-    This is the sign-flip permutation test over all 2^n flips. When the differences are -1, 0 and 1 it is McNemar's
-    exact test.
+    This is the sign-flip permutation test over all 2^n flips; McNemar's exact test if the differences are -1, 0 and 1.
     """
     from scipy.stats import binom  # noqa: PLC0415 - slow to import, and only new results need it
 

@@ -58,8 +58,7 @@ def move_outcomes(
 class MoveGame(TextGame):
     """Subclasses define ``vocabulary``, ``legal_moves``, ``facts`` and ``final``, and the rest of ``TextGame``.
 
-    Legal moves must not depend on hidden information: every observation holds them under ``legal``, in the order of
-    ``legal_moves``.
+    Legal moves must not depend on hidden information: every observation holds them under ``legal``, in their order.
     """
 
     roles = ROLES

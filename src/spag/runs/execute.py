@@ -74,10 +74,7 @@ def run(
 
 
 def preview_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> list[tuple[str, str]]:
-    """Run the checks of ``run``; return every stage and what would happen to it. Nothing is done or written.
-
-    Raises the errors of ``run`` before its first minute of work.
-    """
+    """Run the checks of ``run``, with its errors. Return every stage and what would happen to it; write nothing."""
     with lock_folder(folder) if (folder / ".lock").exists() else nullcontext():
         setup = PlaySetup.of(config, reporter)
         manifest = Manifest.open(folder, force=force, dry=True)

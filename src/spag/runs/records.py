@@ -25,9 +25,7 @@ _STEP_FILE = re.compile(r"step-([0-9]+)([^/]*)[.]jsonl")
 
 @dataclass(frozen=True, slots=True)
 class CollapseWarning:
-    """A sign, in words, that an online run is collapsing, and the steps that show it; ``last`` is ``None`` while the
-    latest step shows it.
-    """
+    """A sign of collapse, in words, and the steps that show it; ``last`` is ``None`` while the latest step does."""
 
     says: str
     first: int
@@ -43,11 +41,7 @@ class CollapseWarning:
 
 @dataclass(frozen=True, slots=True)
 class GameFile:
-    """A file of episodes, and its display name.
-
-    ``phase``: the model of its online phase, else empty; ``step``: its online step, ``None`` if it has none, such as an
-    evaluation.
-    """
+    """A file of episodes, its name, the model of its online ``phase`` (else empty), and its online ``step``, if any."""
 
     name: str
     path: Path
@@ -67,10 +61,7 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class SelfPlay:
-    """One iteration's games: the players, the outcomes (shares of ``games``), and health metrics.
-
-    ``game``: the one that was played, which each phase may choose.
-    """
+    """One iteration's games: its phase's game, the player, outcomes (shares of ``games``), and health metrics."""
 
     name: str
     game: Game
@@ -116,9 +107,8 @@ def check_results(path: Path, stage: str, results: Json) -> None:
 
 
 def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:
-    """Yield name, step (``None`` for an evaluation) and path of each file of games in the online training's
-    ``folder``. Names: ``online-step-00012``, of the second process ``online-step-00012.part1``, and
-    ``evaluation-step-00012-GAME-OPPONENT``.
+    """Yield name, step (``None`` for an evaluation) and path of each file of games of an online phase. Names:
+    ``online-step-00012``, of the second process ``online-step-00012.part1``, ``evaluation-step-00012-GAME-OPPONENT``.
     """
     found = []
     for kind, prefix in (("episodes", "online-step-"), ("evaluations", "evaluation-step-")):
@@ -146,10 +136,7 @@ def read_evaluations(phase: Path) -> list[Json]:
 
 
 def read_opponents(phase: Path) -> list[Json]:
-    """Return the results against each opponent after the last step; none if the policy met only itself.
-
-    Raises ``DataError`` naming file and field.
-    """
+    """Return the results against each opponent after the last step, if the policy met others. Raises ``DataError``."""
     path = phase / "opponents.jsonl"
     rows = [checked(path, "a row", row, step=int, opponents=list) for row in read_rows(path)]
     for row in rows:

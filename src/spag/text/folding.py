@@ -110,10 +110,7 @@ _LOOKS, _SOUNDS = _Table(partial(_latin, by_sound=False)), _Table(partial(_latin
 
 
 def fold(text: str, letters: str = "") -> str:
-    """Return ``text`` casefolded and compatibility-normalised, without accents and without anything invisible.
-
-    ``letters``: accented lower-case letters that stay.
-    """
+    """Return ``text`` casefolded, normalised, without accents (except on ``letters``) and anything invisible."""
     return _plain(text, letters, str.casefold)
 
 
@@ -175,10 +172,7 @@ def unmasked(text: str, letters: str = "", cased: Callable[[str], str] = str.cas
 
 @lru_cache(maxsize=8)  # one utterance is searched several times
 def readings(text: str, letters: str = "", cased: Callable[[str], str] = str.casefold) -> tuple[str, ...]:
-    """Return every folded reading of ``text``: unchanged, unmasked, and each of these without markup.
-
-    ``cased``: ``str`` keeps capitals.
-    """
+    """Return every folded reading: as is, unmasked, and each without markup. ``cased``: ``str`` keeps capitals."""
     masked = unmasked(text, letters, cased)
     return tuple(dict.fromkeys((*masked, *map(without_markup, masked))))
 

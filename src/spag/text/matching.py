@@ -165,8 +165,7 @@ def phrase_end(text: str, target: Target) -> int | None:
 def find_span(text: str, piece: str, after: str | None = None) -> tuple[int, int] | None:
     """Return the position of the folded ``piece`` in ``text``: (start, end) in characters.
 
-    Whole words are preferred to parts of words; among several places, the one whose line continues with the words of
-    ``after``.
+    Whole words are preferred to parts of words; among several places, the one whose line continues with ``after``.
     """
     pattern = r"[\s\"]+".join(r"[*_~`]*".join(map(re.escape, word)) for word in fold(piece).split())
     readings = (fold, lambda char: unmasked(char)[:2][-1], lambda char: unmasked(char)[-1])  # as is, by look, by sound

@@ -51,10 +51,7 @@ def _compare_pair(grid: Grid, one: int, other: int, weights: Ints) -> PairCompar
 
 @dataclass(frozen=True, slots=True)
 class RoleComparison:
-    """Two players in the same role: the mean of each over the shared games, and the mean difference.
-
-    Means are of rewards or, with an ``outcome``, of its frequency.
-    """
+    """Two players in one role: means of rewards, or of ``outcome``, over the shared games, and the difference."""
 
     players: tuple[str, str]
     role: str

@@ -65,8 +65,7 @@ def check_instructions(name: str, texts: Mapping[Role, str]) -> None:
 def check_template(
     name: str, template: Any, allowed: frozenset[str], needed: frozenset[str] = frozenset(), *, blank: bool = False
 ) -> None:
-    """Raise ``DataError`` unless ``template`` is a valid ``str.format`` text with the ``needed`` placeholders and no
-    others.
+    """Raise ``DataError`` unless ``template`` is a ``str.format`` text with the ``needed`` fields, all ``allowed``.
 
     A placeholder has no conversion or format: ``{max_turns:99999999}`` would give a text of that many characters.
     """

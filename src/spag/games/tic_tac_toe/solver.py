@@ -75,8 +75,7 @@ def decisions() -> Mapping[str, tuple[int, ...]]:
 
 @cache
 def openings(plies: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Return every sequence of up to ``plies`` first moves (4 at most: nobody has won by then) from which perfect play
-    draws.
+    """Return every opening of up to ``plies`` moves (at most 4: nobody has won yet) from which perfect play draws.
 
     Those that lead to the same board, or to rotations and reflections of it, are grouped.
     """
