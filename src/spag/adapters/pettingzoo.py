@@ -1,5 +1,4 @@
-"""Our games as AEC environments of PettingZoo: agents are roles, observations and actions are texts (extra
-``pettingzoo``).
+"""Our games as AEC environments of PettingZoo (extra ``pettingzoo``): agents are roles, all they see and do is text.
 
 There is no ``state()``: a global view would hold the secrets. PettingZoo's api_test compares the dtypes of observation
 and space, so observations are strings with a dtype.

@@ -1,5 +1,4 @@
-"""spag's games in TRL: a ``rollout_func`` for ``GRPOTrainer`` whose completions are whole games (``pip install
-'.[trl]'``).
+"""spag's games in TRL: a ``rollout_func`` for ``GRPOTrainer`` whose completions are whole games (extra ``trl``).
 
     rollout = GameRollout(game, Opponent(game, engine_of("bot:random", game)))
     GRPOTrainer(model, game_reward, args, Dataset.from_list(game_prompts(game, 100)), rollout_func=rollout, ...)
@@ -9,8 +8,7 @@ A prompt of the dataset is a task and a seed, as JSON. The samples of its group 
 role. A sample is one token sequence: the prompt of the role's first turn, then its utterances (``env_mask`` 1), and
 between them the additions of its later prompts (``env_mask`` 0).
 
-TRL (1.16) has no public method for generation inside a rollout: ``_generate_single_turn`` supports both vLLM and
-transformers.
+TRL (1.16) has no public method to generate in a rollout: ``_generate_single_turn`` supports vLLM and transformers.
 """
 
 from collections.abc import Sequence

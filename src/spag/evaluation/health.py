@@ -100,8 +100,7 @@ class _Counts:
 
 
 def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -> dict[str, Any]:
-    """Judge ``episodes`` again and return their metrics and ``warnings`` as plain data. Utterances after the judged end
-    do not count.
+    """Judge ``episodes`` again and return their metrics and ``warnings`` as plain data, up to each judged end.
 
     With ``player``, the name of one of the models, metrics of roles, openings and utterances cover only its play.
     Shares of games: ``outcomes``; ``figures``, the game's own (some are shares of another figure); ``shared_openings``,

@@ -1,7 +1,6 @@
 """Rates and paired differences with intervals and p-values.
 
-Tasks are the unit of sampling: every comparison of players resamples or flips whole tasks, because the games on one
-task are correlated.
+Tasks are the unit of sampling: comparisons resample or flip whole tasks, because games on one task are correlated.
 """
 
 import math

@@ -140,8 +140,7 @@ def _idle_share(steps: Sequence[Row]) -> float:
 
 
 def collapse_warnings(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the warnings after the last of ``rows`` (all steps from the first, in order), by figure; none for few
-    steps.
+    """Return the warnings after the last of ``rows`` (all steps, in order), by figure; none for few steps.
 
     Every metric is a mean over the last ``WINDOW`` steps, compared with the mean over the first ``WINDOW`` or with a
     limit. Metrics are named as in the rows: ``GAME/ROLE/length``, ``kl``. One missing from the rows gives no warning.

@@ -1,5 +1,4 @@
-"""Evasions: a word said without being written as one: cut up, spelled out, stretched, backwards, glued, or with symbols
-for letters.
+"""Evasions: a word said but not written as one: cut up, spelled out, stretched, backwards, glued, or with symbols.
 
 The paper forbids the attacker to say the target, but its judge sees only plain substrings; players rewarded for winning
 soon learn to spell. One rule covers most of it (``fragments.py``): fragments next to each other, with anything but

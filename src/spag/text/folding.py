@@ -1,5 +1,4 @@
-"""Folding: one spelling for text that looks the same (case, accents, invisible characters, marks, look-alike letters,
-escapes, markup).
+"""Folding: one spelling for text that looks the same (case, accents, invisible characters, escapes, markup).
 
 The paper's judge only lower-cases an utterance, so a soft hyphen, a Cyrillic letter or a pair of asterisks hides a word
 from it. ``fold`` removes what a reader does not see; ``readings`` adds the readings in which escapes are decoded,

@@ -1,5 +1,4 @@
-"""The general rule: fragments next to each other, with anything but words between, spell the target and are not all
-words themselves.
+"""The general rule: neighbouring fragments, with anything but words between, spell the target and are not all words.
 
 It finds ``ri ver``, ``r-i-v-e-r``, ``(riv)er``, ``r1i2v3e4r``, ``'riv' + 'er'``, one letter a line, ``guitar2`` (one
 fragment next to a digit is enough), the same with letters doubled (``riiiver``) and backwards (``r-e-v-i-r``). "To get

@@ -19,8 +19,7 @@ _RARE, _RARE_SHORT = 3.0, 5.0  # Zipf frequency (base-10 logarithm of uses in a 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lexicon:
-    """The functions that the rules need from a language. All functions take lower-case words without accents other than
-    ``letters``.
+    """What the rules need of a language. All functions take lower-case words without accents other than ``letters``.
 
     ``bases`` gives the base forms that a word may be an inflection of, itself included; ``target_bases`` the same for a
     target; ``forms`` all strings that may be an inflection of a word; ``is_word`` tells whether people write a string

@@ -1,5 +1,4 @@
-"""Symbols for letters: digits and marks that look like letters (``r1ver``, ``gu!tar``, ``c@t``), and blanks
-(``riv__``, ``r*ver``).
+"""Symbols for letters: digits and marks that look like them (``r1ver``, ``c@t``), and blanks (``riv__``, ``r*ver``).
 
 A number next to a word is not a spelling: ``8ounces`` is not bounces, ``room5`` not rooms, and ``4 x 3`` has too few
 letters to be an axe.

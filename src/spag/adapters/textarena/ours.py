@@ -1,5 +1,4 @@
-"""Our games as environments of TextArena: ``register()``, then ``textarena.make("Spag-Taboo-v0")`` (extra
-``textarena``).
+"""Our games in TextArena: ``register()``, then ``textarena.make("Spag-Taboo-v0")`` (extra ``textarena``).
 
 A player's observation is the whole prompt of its turn, not accumulated messages: the default wrapper passes on only the
 last message, and ``Spag-Taboo-v0-raw`` gives it as a list of one. Player 0 is the game's first role.

@@ -1,5 +1,4 @@
-"""TextArena's two-player environments as games: ``textarena:KuhnPoker-v0`` plays, trains and competes like our own
-(extra ``textarena``).
+"""TextArena's two-player environments as games like our own: ``textarena:KuhnPoker-v0`` (extra ``textarena``).
 
 An environment is a mutable object; a game is functions of the history. So a position is the environment after a seed
 and some moves, replayed. TextArena draws from the global generators of Python and NumPy at any time: both are seeded

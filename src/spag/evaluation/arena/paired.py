@@ -19,8 +19,7 @@ from spag.games.base import Game
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """Two players against each other in both roles. ``wins``: of each player. ``undecided``: games that neither won
-    alone.
+    """Two players against each other in both roles. ``wins``: of each. ``undecided``: games that neither won alone.
 
     ``score``: the first player's reward minus the second's, averaged over the tasks played in both role assignments, as
     a share of the largest possible difference: from -1 to 1. ``None`` without such a task.

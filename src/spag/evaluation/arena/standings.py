@@ -1,7 +1,6 @@
 """The metrics of an arena: every pair of models, both role assignments, the same held-out tasks and seeds for all.
 
-``spag.rollout.matchmaking`` makes the games. ``tally`` needs only the episodes, so results can be recomputed from a
-file.
+``spag.rollout.matchmaking`` makes the games. ``tally`` needs only the episodes, so a file gives the same results.
 """
 
 from collections import Counter

@@ -1,5 +1,4 @@
-"""Metrics from stored items, with error bars: every number of ``spag eval`` can be recomputed from the item files,
-without model or lm-eval.
+"""Metrics from stored items, with error bars: the item files give every number of ``spag eval`` without a model.
 
 Models answer the same items, so differences are paired by item, which is far less noisy than comparing two means.
 """

@@ -89,8 +89,7 @@ class LoadedTask:
 
 
 def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[LoadedTask], dict[str, str]]:
-    """Load tasks with their data. Returns the loaded tasks, and by name a one-line reason for each that could not be
-    loaded.
+    """Load tasks with their data. Returns the loaded ones, and by name, in one line, why others could not be loaded.
 
     Raises ``ConfigError`` for an unknown or unsuitable task, and ``DataError`` if no task can be loaded. Relative paths
     of data files in the user's tasks start at ``task_path``.

@@ -5,8 +5,7 @@ one of several games from a starting heap. Heaps that are multiples of ``take + 
 ``take + 1`` have no common factor, so they include won and lost positions. A curriculum raises ``largest_heap``; the
 same heaps are held out at every size.
 
-With perfect play, the player to move loses if the stones are a multiple of ``take + 1``: the other always completes its
-move to ``take + 1``.
+The player to move loses if the stones are a multiple of ``take + 1``: the other completes its move to ``take + 1``.
 """
 
 import random

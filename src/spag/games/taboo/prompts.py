@@ -47,8 +47,7 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Templates in ``str.format`` syntax. Raises ``DataError`` when one lacks a placeholder, or names one that it may
-    not use.
+    """Templates in ``str.format`` syntax. Raises ``DataError`` when one lacks a placeholder, or has a forbidden one.
 
     ``rules``: paraphrases, ``{max_turns}`` allowed; play uses the first. ``instructions``: one a role; the attacker's
     needs ``{target_word}``, the defender's may not have it. ``header`` stands between rules and history; ``line`` is

@@ -44,8 +44,7 @@ class PromptType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What upstream draws for one training prompt. The two coins, true with probability ``COIN``, matter in the layout
-    ``alpaca`` only.
+    """What upstream draws for a training prompt. Two coins, true with probability ``COIN``, matter in ``alpaca`` only.
 
     ``next_player`` and ``other`` name the players; ``rules`` is the paraphrase, from 0; ``system_prefix_shown`` puts
     ``system_prefix`` before the rules; ``instruction_is_cue`` ends the prompt with the instruction, its last character

@@ -56,8 +56,7 @@ def final_verdict(length: int) -> Verdict:
 
 
 def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Verdict:
-    """Judge an English episode, or any object with a history, ``target_word`` and ``max_turns``; its recorded outcome
-    is ignored.
+    """Judge an English episode, or any object with a history, ``target_word`` and ``max_turns``; ignore its outcome.
 
     Judging stops at the first decision or after ``2 * max_turns`` utterances; ``Verdict.length`` counts up to there.
     Each utterance is judged by the role recorded with it. Raises ``ConfigError`` for an unknown mode.

@@ -1,5 +1,4 @@
-"""The judge of the published code (Linear95/SPAG at 4abe36b), kept for comparison with its results; strict
-mode is the better one.
+"""The judge of the published code (Linear95/SPAG at 4abe36b), kept to compare with its results; strict is better.
 
 Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right if it merely
 begins with a form (``cathedral`` for ``cat``), and disguises go unseen. A form in double, single or back quotes is also
