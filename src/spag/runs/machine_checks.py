@@ -133,11 +133,9 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
         return
     if folder.suffix == ".gguf" and folder.is_file():
         return  # loading converts it, once
-    source = resolve_model(adapter_base(folder) or model.name)
-    with loading(model.name, source, trust_remote_code=model.trust_remote_code):
-        found = AutoConfig.from_pretrained(source, trust_remote_code=model.trust_remote_code).get_text_config(
-            decoder=True
-        )
+    source, trust = resolve_model(adapter_base(folder) or model.name), model.trust_remote_code
+    with loading(model.name, source, trust_remote_code=trust):
+        found = AutoConfig.from_pretrained(source, trust_remote_code=trust).get_text_config(decoder=True)
     if Path(source).is_dir() and not any(Path(source).glob("*.safetensors")):
         raise ModelError(
             f"{model.name}: no safetensors weights found (pickled weights are never loaded); convert it first"
