@@ -36,7 +36,7 @@ def drawn_move(chances: Mapping[str, float], rng: random.Random) -> str:
 
 
 def shares_of_moves(name: str, label: str) -> tuple[Figure, ...]:
-    """Return a figure for each role: how many of its moves ``MoveGame.remarks`` calls ``name``."""
+    """Return a figure for each role: how many of its moves ``MoveGame.remarks`` calls ``ROLE_name``."""
     return tuple(Figure(f"{role}_{name}", f"{role}: {label}", role, of=f"{role}_moves") for role in ROLES)
 
 
@@ -135,15 +135,14 @@ class MoveGame(TextGame):
         return (self.rules,)
 
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
-        """Return the figures, without ``ROLE_``, that count the last of ``moves``, made by ``role``."""
+        """Return the figures that count the last of ``moves``, made by ``role``."""
         return ()
 
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
         moves = self.played(task, history[: result.length])
         found = Counter({"illegal": 1} if len(moves) < result.length else {})
         for turn, said in enumerate(history[: len(moves)], start=1):
-            remarks = self.remarks(task, moves[:turn], said.role)
-            found.update(f"{said.role}_{figure}" for figure in ("moves", *remarks))
+            found.update((f"{said.role}_moves", *self.remarks(task, moves[:turn], said.role)))
         return found
 
     def decision(self, key: str | Callable[[Moves], str], task: Task, moves: Moves, role: str = "") -> Decision:
@@ -184,7 +183,7 @@ class OpenGame(MoveGame):
         return rewards + [0.0] * (len(history) - len(rewards))
 
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
-        return ("optimal",) if -self.value(task, moves) == self.value(task, moves[:-1]) else ()
+        return (f"{role}_optimal",) if -self.value(task, moves) == self.value(task, moves[:-1]) else ()
 
 
 def in_rounds(tasks: int, size: int, count: int | None, seed: int, setting: str) -> list[int]:

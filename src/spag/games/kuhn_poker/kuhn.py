@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spag.core.types import Observation, Result, Task, Utterance
+from spag.core.types import Observation, Task
 from spag.games.base import Bot, Decision, Figure
 from spag.games.kuhn_poker import solver
 from spag.games.moves import ROLES, MoveGame, Moves, drawn_move, move_outcomes, shares_of_moves
@@ -78,11 +78,10 @@ class KuhnPoker(PokerGame):
         return f"{RULES}\n\nYou are {observation.role}.\n\n{said}You hold {observation.facts['card']}. {legal}?\n"
 
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
-        return ("blunders",) if (task.data[role], moves[-1]) in {("K", "fold"), ("J", "call")} else ()
-
-    def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
-        found = super().measure(task, history, result)
-        return {**found, "bets": 1} if "bet" in self.played(task, history[: result.length]) else found
+        if moves[-1] == "bet":  # one a hand
+            yield "bets"
+        if (task.data[role], moves[-1]) in {("K", "fold"), ("J", "call")}:
+            yield f"{role}_blunders"
 
     def describe_task(self, task: Task) -> str:
         return f"{task.data['player_0']} against {task.data['player_1']}"

@@ -83,7 +83,7 @@ class LeducPoker(PokerGame):
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
         """Nothing beats a pair: the other cannot have one too."""
         paired = solver.rounds(moves[:-1])[1] is not None and task.data[role] == task.data["board"]
-        return ("blunders",) if paired and moves[-1] == "fold" else ()
+        return (f"{role}_blunders",) if paired and moves[-1] == "fold" else ()
 
     def describe_task(self, task: Task) -> str:
         first, second, board = (task.data[place] for place in (*ROLES, "board"))
