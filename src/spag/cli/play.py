@@ -68,7 +68,7 @@ def play_command(
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
     from spag.engines.players import PlayerConfig
-    from spag.engines.pricing import Price
+    from spag.engines.pricing import cost_usd
     from spag.rollout.matches import Match, PlaySetup, play_matches
     from spag.rollout.provenance import played_dtype
     from spag.rollout.runner import game_specs
@@ -94,10 +94,10 @@ def play_command(
     if as_json:
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
         tokens = {"prompt_tokens": summary.stats.prompt_tokens, "completion_tokens": summary.stats.completion_tokens}
-        cost = {"cost_usd": Price(*price).cost_usd(*tokens.values())} if price else {}
+        cost = {"cost_usd": cost_usd(price, *tokens.values())} if price else {}
         print_json(counts | tokens | cost)
     else:
-        print_play(summary, setup.game, Price(*price) if price else None)
+        print_play(summary, setup.game, price)
 
 
 def _play_settings(config: "RunConfig") -> "IterationSettings | OnlineSettings":

@@ -16,7 +16,7 @@ from spag.algorithms.winners import RewardStats
 from spag.core.episodes import Episode
 from spag.core.visible import counted, visible_text
 from spag.engines.players import bot_names
-from spag.engines.pricing import Price
+from spag.engines.pricing import Price, cost_usd
 from spag.evaluation.intervals import Rate
 from spag.evaluation.result_files import load_results
 from spag.games.base import Game
@@ -199,7 +199,7 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     if stats.cut_thoughts:
         _say(f"{stats.cut_thoughts} utterances are empty because their thought reached its token limit")
     if price:
-        _say(f"cost: {price.cost_usd(stats.prompt_tokens, stats.completion_tokens):.4f} USD")
+        _say(f"cost: {cost_usd(price, stats.prompt_tokens, stats.completion_tokens):.4f} USD")
 
 
 def print_outcomes(game: Game, stats: RewardStats) -> None:

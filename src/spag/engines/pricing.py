@@ -1,24 +1,9 @@
 """The cost of requests to a paid endpoint, at prices given by the user: they change and differ by contract."""
 
-from dataclasses import dataclass
+Price = tuple[float, float]
+"""US dollars per million prompt tokens, and per million completion tokens."""
 
-from spag.core.errors import ConfigError
 
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """US dollars per million prompt tokens (``input_usd``) and per million completion tokens (``output_usd``)."""
-
-    input_usd: float
-    output_usd: float
-
-    def __post_init__(self) -> None:
-        for name in ("input_usd", "output_usd"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(
-                    f"price: {name} is {getattr(self, name)}; give US dollars per million tokens, 0 or more"
-                )
-
-    def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return the cost of these tokens in US dollars."""
-        return (prompt_tokens * self.input_usd + completion_tokens * self.output_usd) / 1e6
+def cost_usd(price: Price, prompt_tokens: float, completion_tokens: float) -> float:
+    """Return the cost of these tokens in US dollars."""
+    return (prompt_tokens * price[0] + completion_tokens * price[1]) / 1e6

@@ -13,6 +13,7 @@ from spag.config.schema import RunConfig
 from spag.core.errors import ModelError
 from spag.core.progress import Reporter
 from spag.core.visible import counted
+from spag.engines.pricing import Price, cost_usd
 from spag.models.finding import described_model
 from spag.planning.here import plan_here, planned_engines
 from spag.planning.plan import Planner, label_of, labels, with_adapters
@@ -103,8 +104,8 @@ def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
     return found
 
 
-def run_notes(planner: Planner, teacher_price: tuple[float, float] | None = None) -> dict[str, str]:
-    """Return lines about the run, by topic. ``teacher_price``: USD per million prompt and completion tokens."""
+def run_notes(planner: Planner, teacher_price: Price | None = None) -> dict[str, str]:
+    """Return lines about the run, by topic. ``teacher_price``: what a teacher's tokens cost."""
     config, stages = planner.config, {stage.name: stage for stage in planner.stages}
     warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]
     found = {"instruction data": "; ".join(warned)} if warned else {}
@@ -113,10 +114,9 @@ def run_notes(planner: Planner, teacher_price: tuple[float, float] | None = None
         stage, place = stages[label], phase.algorithm if label == phase.algorithm else f"phases.{number}"
         if getattr(phase.settings, "episodes", None) == [TEACHER] and plays > 10 * stage.games:
             asked = play_work(config.game_of(phase).build(), planner.assumed.utterance) * _ENOUGH
-            tokens = asked.prompts / 1e6, asked.drawn / 1e6
-            said = f"{tokens[0]:.0f} M prompt and {tokens[1]:.1f} M completion tokens"
+            said = f"{asked.prompts / 1e6:.0f} M prompt and {asked.drawn / 1e6:.1f} M completion tokens"
             if teacher_price is not None:
-                said += f", {tokens[0] * teacher_price[0] + tokens[1] * teacher_price[1]:,.2f} USD"
+                said += f", {cost_usd(teacher_price, asked.prompts, asked.drawn):,.2f} USD"
             found["imitation data"] = _FEW.format(
                 games=stage.games, samples=stage.count, updates=stage.updates, papers=_PAPERS, plays=plays,
                 option=f"--set {place}.episodes", enough=_ENOUGH, asked=said,
