@@ -324,7 +324,7 @@ def test_dropout_and_noise_of_routers_are_off_while_training(tmp_path: Path, con
     shape |= {"intermediate_size": 48, "num_key_value_heads": 2, "router_jitter_noise": 0.5}
     AutoModelForCausalLM.from_config(config(**shape, word_embed_proj_dim=32, ffn_dim=48)).save_pretrained(tmp_path)
     model = ModelConfig(name=str(tmp_path), device="cpu", dtype="float32")
-    policy = load(model, None, make_accelerator(model, settings(), 0), 0).train()
+    policy = load(model, None, make_accelerator(model, settings(), 0), 0, {}).train()
     ids = torch.arange(1, 30)[None]
     with torch.no_grad():
         assert torch.equal(policy(ids).logits, policy(ids).logits)
@@ -339,7 +339,7 @@ def test_frozen_maps_in_half_precision_change_no_bit(
     half, batch = ModelConfig(name=str(folder), dtype="bfloat16", device="cpu"), collate(encoded(folder), packed=True)
     accelerator, found = make_accelerator(half, settings().settings, 0), []
     for sharded in (True, False):  # a sharded model keeps its weights
-        model, capabilities = trainable(half, LoraConfig(rank=4), accelerator, 0, 100, sharded=sharded)
+        model, capabilities = trainable(half, LoraConfig(rank=4), accelerator, 0, 100, {}, sharded=sharded)
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         for name, weight in model.named_parameters():

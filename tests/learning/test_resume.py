@@ -191,8 +191,8 @@ def test_a_checkpoint_before_the_first_update_leaves_it_the_first(tmp_path: Path
         torch.nn.init.zeros_(model.weight)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         if save:
-            save_shares(tmp_path / "state", model, optimizer)
-            load_shares(tmp_path / "state", model, optimizer)
+            save_shares(tmp_path / "state", model, optimizer, {})
+            load_shares(tmp_path / "state", model, optimizer, {})
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
         return model.weight.detach()

@@ -155,7 +155,7 @@ def test_qlora_trains_the_adapter_that_lora_trains_on_the_same_coarse_weights(
     chosen = settings(lora=QLORA.model_dump(), gradient_checkpointing=True)
     first = train_tiny(wide_folder, tmp_path / "four_bits", chosen)
     accelerator = make_accelerator(MODEL, chosen.settings, 0)
-    coarse = load(MODEL.model_copy(update={"name": str(wide_folder)}), QLORA, accelerator, 0).unload()
+    coarse = load(MODEL.model_copy(update={"name": str(wide_folder)}), QLORA, accelerator, 0, {}).unload()
     kinds = {name: type(weight) for name, weight in coarse.named_parameters()}
     assert kinds["model.layers.0.mlp.up_proj.weight"] is Params4bit
     assert kinds["lm_head.weight"] is torch.nn.Parameter

@@ -49,7 +49,7 @@ def test_training_takes_what_was_planned(case: Case, folders: dict[str, Path], t
 @pytest.mark.parametrize("model", ["wide", "deep"])
 def test_frozen_maps_are_stored_as_planned(model: str, folders: dict[str, Path]) -> None:
     adapted, half = UpdateSettings(lora=LoraConfig(rank=8)), ModelConfig(name=str(folders[model]), device="cpu")
-    stored, _ = trainable(half, adapted.lora, make_accelerator(half, adapted, 0), 0, 64)
+    stored, _ = trainable(half, adapted.lora, make_accelerator(half, adapted, 0), 0, 64, {}, sharded=False)
     held = sum(weight.nbytes for weight in stored.parameters())
     planned = training_memory(shape(folders[model]), adapted, 1, 1, 2, processes=1, on_gpu=True)
     assert planned.weights == pytest.approx(held, rel=0.01) and planned.copies == 0

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,7 +37,6 @@ SHARES = "shares"
 
 Tensors = Mapping[str, Sequence[Tensor]]
 """Lists of tensors of any shape, by name."""
-_NONE: Tensors = MappingProxyType({})
 _TRAINED = StateDictOptions(ignore_frozen_params=True)
 
 
@@ -112,7 +110,7 @@ def _alone_is_fine() -> Iterator[None]:
 
 
 @_alone_is_fine()
-def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer, moving: Tensors = _NONE) -> None:
+def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer, moving: Tensors) -> None:
     """Write trained weights, the optimiser's state and ``moving`` into ``folder``. Every process must call it."""
     unused = not optimizer.state
     state = _state(model, optimizer, moving)
@@ -124,7 +122,7 @@ def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer, moving: Te
 
 
 @_alone_is_fine()
-def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer, moving: Tensors = _NONE) -> None:
+def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer, moving: Tensors) -> None:
     """Load the result of ``save_shares`` into tensors of the same shapes. Every process must call it."""
     state = _state(model, optimizer, moving)
     load(state, checkpoint_id=folder / SHARES)

@@ -7,7 +7,6 @@ policy differs slightly from the trained one.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,6 +26,9 @@ from spag.models.refusals import described, library_errors
 from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role
 from spag.storage.home import expanded
 
+Roles = Mapping[str, bool]
+"""Every ``GAME/ROLE`` that gets an adapter of its own, and whether it is trained."""
+
 
 def trainable(
     model: ModelConfig,
@@ -34,9 +36,9 @@ def trainable(
     accelerator: Accelerator,
     seed: int,
     longest: int,
-    roles: Mapping[str, bool] = MappingProxyType({}),
+    roles: Roles,
     *,
-    sharded: bool = False,
+    sharded: bool,
 ) -> tuple[PreTrainedModel, Capabilities]:
     """Return the model from ``load``, which the accelerator then places, and its capabilities for ``longest`` tokens.
 
@@ -46,7 +48,7 @@ def trainable(
     found: Capabilities | None = None
     if accelerator.state.deepspeed_plugin is not None and accelerator.is_main_process:
         with _unsharded(accelerator.state.deepspeed_plugin):
-            found = probe_capabilities(load(model, lora, accelerator, seed), longest)
+            found = probe_capabilities(load(model, lora, accelerator, seed, {}), longest)
     policy = load(model, lora, accelerator, seed, roles)
     if found is None and accelerator.is_main_process:
         with _full_precision(policy):
@@ -60,15 +62,11 @@ def trainable(
 
 
 def load(
-    model: ModelConfig,
-    lora: LoraConfig | None,
-    accelerator: Accelerator,
-    seed: int,
-    roles: Mapping[str, bool] = MappingProxyType({}),
+    model: ModelConfig, lora: LoraConfig | None, accelerator: Accelerator, seed: int, roles: Roles
 ) -> PreTrainedModel:
     """Return ``model`` in float32: an adapter, which is trained further, or a plain model, to which ``lora`` adds one.
 
-    ``roles``: every ``GAME/ROLE`` that gets an adapter, initialised like a single one, and whether it is trained.
+    Adapters of ``roles`` are initialised like a single one.
     """
     in_4_bits = lora is not None and lora.quantize
     options: dict[str, Any] = {
