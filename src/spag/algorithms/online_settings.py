@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from spag.algorithms.settings import SELF, SNAPSHOT, START, UpdateSettings, check_opponents
+from spag.algorithms.settings import SELF, SNAPSHOT, START, UpdateSettings, known_opponents
 from spag.core.options import (
     Count,
     CountOrZero,
@@ -87,7 +87,7 @@ class OnlineSettings(UpdateSettings):
         "empty: the phase's game",
     )
     sampling: OnlineSampling = Field(default_factory=OnlineSampling, description="how the policy samples")
-    opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
+    opponents: Annotated[dict[str, Positive], Field(min_length=1), known_opponents(SELF, START, SNAPSHOT)] = Field(
         {SELF: 1.0},
         description="opponents by weight: self, start (the phase's first policy, frozen), snapshot (all "
         "snapshots together), or a model or bot. Only the policy's own utterances are trained",
@@ -132,7 +132,7 @@ class OnlineSettings(UpdateSettings):
     )
     evaluate_every: Count | None = Field(10, description="steps between evaluations on held-out tasks; null: none")
     evaluation_tasks: Count = Field(16, description="held-out tasks of an evaluation, each played in both roles")
-    evaluation_opponents: Annotated[list[str], Field(min_length=1)] = Field(
+    evaluation_opponents: Annotated[list[str], Field(min_length=1), known_opponents(START)] = Field(
         [START], description="opponents of an evaluation: start, models or bots"
     )
     stop_on_collapse: bool = Field(False, description="end the phase when play collapses, instead of a warning")
@@ -199,15 +199,3 @@ class OnlineSettings(UpdateSettings):
             what = f"opponents has {SNAPSHOT}, and the first one is kept after step {every} of {self.steps}"
             raise ValueError(f"{what}: none is ever met; set snapshot_every to fewer than steps")
         return self
-
-    @field_validator("opponents")
-    @classmethod
-    def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:
-        check_opponents(weights, (SELF, START, SNAPSHOT))
-        return weights
-
-    @field_validator("evaluation_opponents")
-    @classmethod
-    def _known_evaluation_opponents(cls, names: list[str]) -> list[str]:
-        check_opponents(names, (START,))
-        return names

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from spag.core.options import Count, CountOrZero, Decay, Fraction, NonNegative, Positive, SamplingConfig, Section
 from spag.core.types import Split
@@ -151,12 +151,17 @@ class TeacherSettings(OfflineSettings):
     max_episodes: Count | None = Field(None, description="games to use, drawn by seed; null: all (200 of a bot)")
 
 
-def check_opponents(names: Any, known: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` for a name that is neither ``known`` nor a model."""
-    for name in names:
-        if name not in known and not set(name) & {"/", ":"}:  # a model's name has one of them
-            models = "a model: ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME"
-            raise ValueError(f"there is no opponent {name} (known: {', '.join(known)}, or {models})")
+def known_opponents(*known: str) -> AfterValidator:
+    """Return a check that raises ``ValueError`` for a name that is neither ``known`` nor a model."""
+
+    def check(names: Any) -> Any:
+        for name in names:
+            if name not in known and not set(name) & {"/", ":"}:  # a model's name has one of them
+                models = "a model: ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME"
+                raise ValueError(f"there is no opponent {name} (known: {', '.join(known)}, or {models})")
+        return names
+
+    return AfterValidator(check)
 
 
 def _extended(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +187,7 @@ class IterationSettings(OfflineSettings):
     sampling_by_role: dict[Annotated[str, "ROLE"], SamplingConfig] = Field(
         {}, description="sampling by role, in place of sampling"
     )
-    opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
+    opponents: Annotated[dict[str, Positive], Field(min_length=1), known_opponents(SELF, BASE, START, EARLIER)] = Field(
         {SELF: 1.0},
         description="opponents by weight: self, base, start, earlier (any model that the run trained "
         "before), or a model (ORG/NAME, ./FOLDER, openai:MODEL). Only the policy's own utterances are trained",
@@ -200,9 +205,3 @@ class IterationSettings(OfflineSettings):
     def sampling_of(self, role: str) -> SamplingConfig:
         """Return how the player of ``role`` samples."""
         return self.sampling_by_role.get(role, self.sampling)
-
-    @field_validator("opponents")
-    @classmethod
-    def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:
-        check_opponents(weights, (SELF, BASE, START, EARLIER))
-        return weights
