@@ -1,6 +1,7 @@
 """Plans of whole runs: what fits, what is named when it does not, hours by hand, and the command."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -72,8 +73,14 @@ def test_one_small_gpu_cannot_train_all_weights_and_an_adapter_is_named() -> Non
     imitation = planned("RTX-4090", 1, *REPLICAS)[0]
     assert imitation.problems
     assert imitation.memory.total > 16 * 6.7e9 > imitation.room
-    assert imitation.advice[0].startswith("micro_batch_size=1, lora={}: ")
-    assert imitation.advice[1].startswith("8 GPUs, micro_batch_size=1, parallel=fsdp: ")
+    adapter, sharded = imitation.advice
+    assert adapter.startswith("--set imitation.micro_batch_size=1 --set imitation.lora={}: ")
+    assert sharded.startswith("--gpus 8 --set imitation.micro_batch_size=1 --set imitation.parallel=fsdp: ")
+    for advice in (adapter, sharded):  # can be pasted behind the command
+        changed = command(
+            "llama2-7b", "--gpu", "rtx 4090", "--set", REPLICAS[0], *shlex.split(advice.rpartition(":")[0])
+        ).output
+        assert "imitation fits: " in changed
     with_adapter = planned("RTX-4090", 1, *ADAPTER)
     assert not any(one.problems for one in with_adapter)  # and in the arena adapters share one copy of the weights
     sharded = ("imitation.parallel=fsdp", "imitation.micro_batch_size=1")
@@ -84,7 +91,7 @@ def test_one_small_gpu_cannot_train_all_weights_and_an_adapter_is_named() -> Non
 def test_on_several_gpus_sharding_is_the_nearest_change_and_it_does_fit() -> None:
     assert planned("A100-80", 8, *REPLICAS)[0].memory.total > 20 * LLAMA.parameters  # with DDP's buckets
     [advice] = planned("A100-80", 8, *REPLICAS)[0].advice
-    assert advice.startswith("parallel=fsdp:")
+    assert advice.startswith("--set imitation.parallel=fsdp: ")
     assert not planned("A100-80", 8, *REPLICAS, "imitation.parallel=fsdp")[0].problems
 
 
@@ -166,7 +173,7 @@ def test_endpoints_and_bots_load_no_weights() -> None:
 def test_what_training_would_refuse_is_not_advised() -> None:
     imitation = planned("A100-80", 12, *REPLICAS)[0]
     assert imitation.advice  # on 12 GPUs batches of 128 cannot be shared out, so 16 are named
-    assert all(advice.startswith("16 GPUs, ") for advice in imitation.advice)
+    assert all(advice.startswith("--gpus 16 ") for advice in imitation.advice)
     assert not planned("A100-80", 16, "imitation.micro_batch_size=1")[0].problems
     half = planned("RTX-4090", 8, *REPLICAS, "model.dtype=float16")[0]
     assert half.advice and not any("fsdp" in advice for advice in half.advice)
@@ -197,7 +204,7 @@ def test_two_models_on_one_gpu_need_room_for_both() -> None:
     _, selfplay, _, arena = planned("A10G", 1)  # 24 GiB: 21.6 for vLLM, and bfloat16 weights of 12.6 GiB
     assert not selfplay.problems
     assert arena.problems == ["it needs more memory than there is"]
-    assert arena.advice == ["2 GPUs, engine.tensor_parallel=2: 18.6 GiB each"]
+    assert arena.advice == ["--gpus 2 --set engine.tensor_parallel=2: 18.6 GiB each"]
     assert not planned("A10G", 2, "engine.tensor_parallel=2")[3].problems
     # of each model: bfloat16 weights, and a text of 4096 tokens in the cache, half a MiB a token
     assert selfplay.memory.policies == 2 * LLAMA.parameters and selfplay.memory.cache == 2 * GIB
@@ -208,8 +215,8 @@ def test_two_models_on_one_gpu_need_room_for_both() -> None:
 @pytest.mark.parametrize(
     ("changes", "layers", "advice"),
     [
-        ((), 96, ["4 GPUs, engine.tensor_parallel=4: 12.7 GiB each"]),  # half of 36.9 GiB of weights is too much
-        (("engine.backend=transformers", "engine.concurrency=128"), 32, ["engine.concurrency=32: 20.6 GiB each"]),
+        ((), 96, ["--gpus 4 --set engine.tensor_parallel=4: 12.7 GiB each"]),  # half of 36.9 GiB of weights is too much
+        (("engine.backend=transformers", "engine.concurrency=128"), 32, ["--set engine.concurrency=32: 20.6 GiB each"]),
         (("engine.backend=transformers",), 96, []),  # the weights alone are too many
     ],
 )

@@ -16,10 +16,10 @@ from spag.core.visible import counted
 from spag.engines.pricing import Price, cost_usd
 from spag.models.finding import described_model
 from spag.planning.here import plan_here, planned_engines
-from spag.planning.plan import Planner, label_of, labels, with_adapters
+from spag.planning.plan import Planner, with_adapters
 from spag.planning.samples import play_work
 from spag.planning.specs import GIB, KNOWN_SHAPES, ModelShape, read_shape
-from spag.planning.stage import StagePlan, adapter_count
+from spag.planning.stage import StagePlan, adapter_count, label_of, labels
 from spag.runs.execute import mix_warnings, preview_run
 from spag.runs.layout import planned_models
 from spag.runs.machine_checks import is_elsewhere

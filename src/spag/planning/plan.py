@@ -17,21 +17,11 @@ from spag.planning.engines import ASLEEP, USABLE, Demand, Sharing, engine_player
 from spag.planning.memory import Memory, resident_memory, transfer_memory
 from spag.planning.samples import iteration_work, longest_text, online_work, teacher_work
 from spag.planning.specs import GIB
-from spag.planning.stage import StagePlan, StagePlanner
-from spag.runs.layout import PlannedModel, arena_entrants, planned_models
+from spag.planning.stage import StagePlan, StagePlanner, labels
+from spag.runs.layout import arena_entrants
 
 _BLOCK, _MARGIN = 256, 1.25
 """Advice on ``engine.max_length`` is a multiple of this many tokens, with room beyond the longest text counted here."""
-
-
-def label_of(model: PlannedModel) -> str:
-    """Return a run's name for the phase of a model: its algorithm, numbered if several phases have it."""
-    return model.name if model.iteration is None else model.name.rpartition("-")[0]
-
-
-def labels(config: RunConfig) -> list[str]:
-    """Return a run's names for its phases, in order; their stages are named after them."""
-    return list(dict.fromkeys(map(label_of, planned_models(config))))
 
 
 def with_adapters(config: RunConfig) -> RunConfig:

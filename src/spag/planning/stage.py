@@ -6,6 +6,7 @@ from math import ceil, inf
 from typing import Any
 
 from spag.algorithms import get
+from spag.algorithms import names as algorithm_names
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import LoraConfig, UpdateSettings
 from spag.config.refusals import training_refusals
@@ -18,6 +19,7 @@ from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
 from spag.planning.memory import PROGRAM, Memory, play_memory, training_memory
 from spag.planning.samples import Work, longest_text, play_work
 from spag.planning.specs import GIB, Device, ModelShape
+from spag.runs.layout import PlannedModel, planned_models
 
 _LACKS = "it needs more memory than there is"
 _NOTHING = Memory()
@@ -26,6 +28,16 @@ _NOTHING = Memory()
 def adapter_count(phase: PhaseConfig, game: GameConfig) -> int:
     """Return how many adapters a phase of ``game`` trains, if it trains adapters: one, or one for each role."""
     return sum(len(one.roles) for one, _ in phase.mix(game)) if phase.settings.per_role else 1
+
+
+def label_of(model: PlannedModel) -> str:
+    """Return a run's name for the phase of a model: its algorithm, numbered if several phases have it."""
+    return model.name if model.iteration is None else model.name.rpartition("-")[0]
+
+
+def labels(config: RunConfig) -> list[str]:
+    """Return a run's names for its phases, in order; their stages are named after them."""
+    return list(dict.fromkeys(map(label_of, planned_models(config))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +160,17 @@ class StagePlanner:
         stage.problems.extend(training_refusals(settings, processes, self.config.model.dtype))
         if taken.total > room:
             stage.problems.append(_LACKS)
-            stage.advice.extend(self._advice(settings, processes, memory, room))
+            stage.advice.extend(self._advice(label, settings, processes, memory, room))
         if taken.host:
             stage.notes.append(f"CPU memory for offload: {taken.host * processes / GIB:,.0f} GiB in all")
         return stage
 
     def _advice(
-        self, settings: UpdateSettings, processes: int, memory: Callable[[UpdateSettings, int], Memory], room: float
-    ) -> Iterator[str]:
+        self, label: str, settings: UpdateSettings, processes: int,
+        memory: Callable[[UpdateSettings, int], Memory], room: float,
+    ) -> Iterator[str]:  # fmt: skip
         """Yield the nearest settings whose ``memory`` fits into ``room``, with more GPUs if need be."""
+        place = label if label in algorithm_names() else f"phases.{labels(self.config).index(label)}"
         lora, gpu = settings.lora or LoraConfig(), not self.device.is_cpu
         lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
         whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}
@@ -175,8 +189,8 @@ class StagePlanner:
             refused = any(training_refusals(chosen, count, self.config.model.dtype))
             is_other = chosen.lora != settings.lora  # an adapter is a different training: one is named, and goes on
             if (taken := memory(chosen, count).total) <= room and not refused and not (adapted and is_other):
-                said = [f"{count} GPUs"] * (count != processes) + [_setting(*pair) for pair in new.items()]
-                yield f"{', '.join(said)}: {taken / GIB:.1f} GiB each"
+                said = [f"--gpus {count}"] * (count != processes) + [_setting(place, *pair) for pair in new.items()]
+                yield f"{' '.join(said)}: {taken / GIB:.1f} GiB each"
                 if not is_other:
                     return
                 adapted = True
@@ -235,13 +249,14 @@ class StagePlanner:
             taken = replace(self, config=smaller)._engines(plays, sampling, models) + self._program
             if taken.total <= room:
                 needed = smaller.engine.tensor_parallel * (engine.data_parallel or 1)
-                more = f"{needed} GPUs, " if splits and needed > self.devices else ""
+                more = f"--gpus {needed} " if splits and needed > self.devices else ""
                 (setting,) = changed.items()
-                yield f"{more}engine.{_setting(*setting)}: {taken.total / GIB:.1f} GiB each"
+                yield f"{more}{_setting('engine', *setting)}: {taken.total / GIB:.1f} GiB each"
                 return
 
 
-def _setting(name: str, value: Any) -> str:
+def _setting(place: str, name: str, value: Any) -> str:
+    """Return a setting as words of a command line."""
     if isinstance(value, LoraConfig):
-        return "lora={quantize: true}" if value.quantize else "lora={}"
-    return f"{name}={str(value).lower()}"
+        return f"--set '{place}.lora={{quantize: true}}'" if value.quantize else f"--set {place}.lora={{}}"
+    return f"--set {place}.{name}={str(value).lower()}"
