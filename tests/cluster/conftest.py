@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
         patch.setenv(
             "RAY_memory_monitor_refresh_ms", "0"
         )  # else Ray ends workers whenever other programs take the machine's memory
-        on_sigterm = signal.getsignal(signal.SIGTERM)
-        try:
+        with _same_sigterm():
             started = _started_head()
             for _ in range(2):
                 started.add_node(**NODE)
-        finally:
-            signal.signal(signal.SIGTERM, on_sigterm)  # a node replaces it for the whole process, and for good
         yield started
         started.shutdown()
 
@@ -65,12 +63,39 @@ def _started_head() -> "Cluster":
     raise AssertionError
 
 
+@contextmanager
+def _same_sigterm() -> Iterator[None]:
+    """Keep what SIGTERM does: a node that starts replaces it for the whole process, and for good."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _one_more_node(cluster: "Cluster", **more: Any) -> Iterator[Any]:
+    """Add a fourth node, which the test may kill."""
+    with _same_sigterm():
+        node = cluster.add_node(**NODE, **more)
+    cluster.wait_for_nodes()
+    try:
+        yield node
+    finally:
+        if node in cluster.worker_nodes:
+            cluster.remove_node(node)
+        cluster.wait_for_nodes()
+
+
 @pytest.fixture
 def doomed(cluster: "Cluster") -> Iterator[Any]:
     """A fourth node, for the test to kill."""
-    node = cluster.add_node(**NODE)
-    cluster.wait_for_nodes()
-    yield node
-    if node in cluster.worker_nodes:  # the test failed before
-        cluster.remove_node(node)
-    cluster.wait_for_nodes()
+    with _one_more_node(cluster) as node:
+        yield node
+
+
+@pytest.fixture
+def two_gpus(cluster: "Cluster") -> Iterator[None]:
+    """A fourth node, which claims to have GPUs."""
+    with _one_more_node(cluster, num_gpus=2):
+        yield

@@ -18,7 +18,6 @@ from scripted_players import broken, chatter, hanging, missing, opened, refusing
 from watching import kill_in_play
 
 import forked
-from conftest import NODE
 from game_files import games_in, wait_for_lines, wait_until
 from spag.cli import main
 from spag.config.files import load_config
@@ -168,15 +167,14 @@ def test_a_ray_that_starts_too_slowly_is_one_line(monkeypatch: pytest.MonkeyPatc
         pass
 
 
+def test_a_cluster_without_gpus_needs_no_plan(cluster: Cluster) -> None:
+    changes = [f"cluster.address={cluster.address}", "engine.backend=vllm"]
+    assert planned_engines(load_config("taboo-qwen3-1.7b", changes)) == {}
+
+
+@pytest.mark.usefixtures("two_gpus")
 def test_gpus_of_other_nodes_need_a_share_that_is_set(cluster: Cluster) -> None:
     changes = [f"cluster.address={cluster.address}", "engine.backend=vllm"]
-    assert planned_engines(load_config("taboo-qwen3-1.7b", changes)) == {}  # nobody has GPUs
-    node = cluster.add_node(**NODE, num_gpus=2)
-    try:
-        cluster.wait_for_nodes()
-        with pytest.raises(ConfigError, match=r"2 GPUs on other nodes, and none here .* set engine\.memory"):
-            planned_engines(load_config("taboo-qwen3-1.7b", changes))
-        assert planned_engines(load_config("taboo-qwen3-1.7b", [*changes, "engine.memory=0.4"])) == {}
-    finally:
-        cluster.remove_node(node)
-        cluster.wait_for_nodes()
+    with pytest.raises(ConfigError, match=r"2 GPUs on other nodes, and none here .* set engine\.memory"):
+        planned_engines(load_config("taboo-qwen3-1.7b", changes))
+    assert planned_engines(load_config("taboo-qwen3-1.7b", [*changes, "engine.memory=0.4"])) == {}

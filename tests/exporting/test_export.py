@@ -204,4 +204,4 @@ def test_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(export_group, command, catch_exceptions=False)
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/out\n")
     private = CliRunner().invoke(export_group, ["model", str(run), "--output", str(tmp_path / "three"), "--private"])
-    assert private.exit_code == 2 and "give --push OWNER/NAME too" in private.stderr
+    assert private.exit_code == 2 and "--private needs --push OWNER/NAME" in private.stderr

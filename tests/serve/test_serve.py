@@ -442,7 +442,7 @@ def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytes
         monkeypatch.setattr("spag.engines.vllm.setup.installed_vllm", lambda: ("0.32", is_cpu_build))  # noqa: B023
         answer = CliRunner().invoke(main, command, env={"SPAG_WEB_TOKEN": TOKEN})
         assert answer.exit_code == status
-    assert "vLLM's server on GPUs only" in answer.stderr
+    assert "spag serve can start vLLM only on GPUs" in answer.stderr
     [(_, words, environment)] = started
     assert words[:2] == ["vllm", "serve"] and environment["VLLM_API_KEY"] == TOKEN and TOKEN not in " ".join(words)
 

@@ -208,12 +208,15 @@ class Loop:
         self.samples_seen += len(encoded) if trains else 0
         data = self._data(merge_equal(encoded, by_advantage=online.clips))
 
+        def logprobs(indices: Sequence[int]) -> Any:
+            use_role = partial(policy.use_role, groups=groups)
+            return logprobs_of(data, indices, policy.model, policy.capabilities, self.accelerator, before=use_role)
+
         if online.updates > 1 and trains:
-            data.columns["old_logprob"] = logprobs_of(data, range(len(data.samples)), policy, groups)
+            data.columns["old_logprob"] = logprobs(range(len(data.samples)))
         if policy.reference is not None and trains:
             with policy.reference.in_place():
-                compute = partial(logprobs_of, data, policy=policy, groups=groups)
-                data.columns["ref_logprob"] = self.cache.values(data.samples, compute)
+                data.columns["ref_logprob"] = self.cache.values(data.samples, logprobs)
         left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
         passes: dict[str, Any] = {"epochs": online.epochs, "minibatches": online.minibatches} if trains else {}
         plan = online_updates(data.samples, seed=f"{self.phase.seed}-{step}", left_out=left_out, **passes)

@@ -15,13 +15,15 @@ from pathlib import Path
 
 import msgspec
 import torch
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
+from torch import nn
 
 from spag.algorithms.base import SFT
 from spag.core.errors import DataError
-from spag.learning.batches import TrainingData, Values, collate
+from spag.learning.batches import Batch, TrainingData, Values, collate
 from spag.learning.encoding import EncodedSample
-from spag.learning.forward import to_device, token_scores
+from spag.learning.forward import Capabilities, to_device, token_scores
 from spag.learning.metrics import OnProgress, TrainProgress, Unit
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import release_gathered
@@ -37,30 +39,33 @@ REMEMBERED = 4096
 def logprobs_of(
     data: TrainingData,
     indices: Sequence[int],
-    policy: TrainedPolicy,
-    groups: Sequence[str] = (),
+    model: nn.Module,
+    capabilities: Capabilities,
+    accelerator: Accelerator,
+    *,
+    before: Callable[[Batch], None] = lambda batch: None,
     on_batch: Callable[[int], None] = lambda count: None,
 ) -> Values:
     """Return the log-probabilities of the trained tokens of the samples at ``indices``, on every process.
 
-    Every process computes a share in the same number of forward passes, as sharded models require. ``groups``: the
-    names of the samples' groups. ``on_batch`` is called after each batch with its number of samples.
+    Every process computes a share in the same number of forward passes, as sharded models require. ``before`` is called
+    with each batch before its pass, ``on_batch`` with its number of samples.
     """
-    found, accelerator = data.split(indices, data.samples, LARGER), policy.accelerator
-    policy.model.eval()
+    found = data.split(indices, data.samples, LARGER)
+    model.eval()
     mine: list[tuple[int, list[float]]] = []
     with torch.no_grad(), accelerator.autocast():
         for start in range(0, len(found), data.world_size):
             part = found[min(start + data.rank, len(found) - 1)]  # a process without batches left repeats the last
             batch = to_device(collate([data.samples[at] for at in part], packed=data.packed), accelerator.device)
-            policy.use_role(batch, groups)
-            flat = token_scores(policy.model, batch, policy.capabilities)[:, 0].tolist()
+            before(batch)
+            flat = token_scores(model, batch, capabilities)[:, 0].tolist()
             for index in part:
                 count = len(data.samples[index].completion)
                 mine.append((index, flat[:count]))
                 flat = flat[count:]
             on_batch(len(part))
-    release_gathered(policy.model)
+    release_gathered(model)
     return dict(gather_object(mine))
 
 
@@ -82,7 +87,7 @@ def reference_of_files(
                 speed = done / (time.perf_counter() - began)
                 progress(TrainProgress(Unit.REFERENCE, done, len(indices), speed, None))
 
-        known = dict(logprobs_of(data, indices, policy, on_batch=on_batch))
+        known = dict(logprobs_of(data, indices, policy.model, policy.capabilities, accelerator, on_batch=on_batch))
         if is_first:
             write_reference(path, fingerprint, known)
     return {at: known.get(at) or [0.0] * len(sample.completion) for at, sample in enumerate(data.samples)}
