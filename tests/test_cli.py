@@ -209,8 +209,10 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
         "game.hands",
         "600",
         "bot:equilibrium",
+        "First prompt, to player_0, of one game",
     ):
         assert text in described
+    assert re.search(r"You hold [QJK]\. \[check\] or \[bet\]\?\s*$", described)
     assert "there is no game called 'kuhn'; did you mean" in spag("games", "kuhn", status=2).output
     without_config = spag("arena", "bot:random", "--game", "kuhn", "--output", "arena", status=2)
     assert "error: command line: there is no game called 'kuhn'" in without_config.output

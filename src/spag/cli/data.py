@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @json_option
 def games_command(name: str | None, as_json: bool) -> None:
-    """List the installed games, or show roles, outcomes, settings and bots of one."""
+    """List the installed games, or show roles, outcomes, settings, bots and a prompt of one."""
     from spag.games.registry import get, names, setting_hints
 
     shown = [get(name)] if name else [get(known) for known in names()]

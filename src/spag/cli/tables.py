@@ -14,6 +14,7 @@ from rich.text import Text
 
 from spag.algorithms.winners import RewardStats
 from spag.core.episodes import Episode
+from spag.core.types import Split
 from spag.core.visible import counted, visible_text
 from spag.engines.players import bot_names
 from spag.engines.pricing import Price, cost_usd
@@ -172,7 +173,7 @@ def print_games(games: Iterable[Game]) -> None:
 
 
 def print_game_details(game: Game) -> None:
-    """Show a game's roles, outcomes, settings and bots."""
+    """Show a game's roles, outcomes, settings and bots, and the prompt that opens a game."""
     _say(f"{game.title}: {game.summary}")
     roles = tuple((role, game.role_help[role]) for role in game.roles)
     outcomes = tuple((name, one.label, one.rule) for name, one in game.outcomes.items())
@@ -184,6 +185,11 @@ def print_game_details(game: Game) -> None:
     print_table(Table("Outcomes", ("outcome", "label", "rule"), outcomes, texts=3))
     print_table(Table("Settings", ("option", "default", "meaning"), settings, texts=3))
     print_table(Table("Bots", ("player",), tuple((name,) for name in bot_names(game))))
+    [task] = game.tasks(Split.TRAIN, 1, 0)
+    state = game.start(task, 0)
+    role = game.to_move(state) or game.roles[0]
+    _say(f"First prompt, to {role}, of one game", "bold")
+    _console().print(Text(visible_text(game.prompt(game.observe(state, role)), lines=True)))
 
 
 def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
