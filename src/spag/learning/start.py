@@ -113,7 +113,7 @@ def _turn_dropout_off(model: nn.Module) -> None:
 
 def _store_frozen(model: nn.Module, dtype: torch.dtype) -> None:
     """Store the frozen linear maps below adapters in ``dtype``: autocast computes in it anyway, from copies that it
-    makes anew in every pass. Results are the same bit by bit.
+    makes again in every pass. Results are the same bit by bit.
 
     A tied head stays as it is, because embeddings are not cast, and so does a base of DoRA, which takes norms of it.
     """
