@@ -258,5 +258,5 @@ class StagePlanner:
 def _setting(place: str, name: str, value: Any) -> str:
     """Return a setting as words of a command line."""
     if isinstance(value, LoraConfig):
-        return f"--set '{place}.lora={{quantize: true}}'" if value.quantize else f"--set {place}.lora={{}}"
+        return f"--set {place}.lora.quantize=true" if value.quantize else f"--set {place}.lora={{}}"
     return f"--set {place}.{name}={str(value).lower()}"
