@@ -28,8 +28,9 @@ _UNION = re.compile(r"[A-Z]\w*$|str$|list\[|literal\[|function-")
 """Parts of pydantic's error locations that name a type instead of an option."""
 _MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
 _MIXED = re.compile(r"(mix\.\d+)\.game\b")
-"""A game of a mix, whose settings stand beside its weight."""
+"""The place of a game in a mix: its settings are given next to its weight, not below ``game``."""
 _SETTING = re.compile(r"(?<![\w'\"])game\.(?=\w+[:;?])")
+"""What the registry writes before the name of a setting."""
 _DEFAULT_PHASES = [{"algorithm": phase.algorithm} for phase in RunConfig.model_fields["phases"].default]
 _OTHER_NAMES = {
     "lr": "learning_rate", "batch_size": "global_batch_size", "num_epochs": "epochs", "num_train_epochs": "epochs",

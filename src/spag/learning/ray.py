@@ -18,7 +18,7 @@ from spag.learning.devices import PATIENCE, group_backend
 from spag.learning.metrics import OnProgress
 from spag.learning.processes import watching
 from spag.learning.worker import TrainingJob, run_in_group
-from spag.rollout.ray.connection import connected, nodes
+from spag.rollout.ray.connection import connected, gpu_count
 from spag.storage.disk import storage_errors
 
 _STARTS = 10
@@ -32,7 +32,7 @@ def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
     the worker.
     """
     with connected(address):
-        gpus = int(sum(node.get("GPU", 0) for node in nodes()))
+        gpus = gpu_count()
         on_gpus = gpus > 0 and job.model.device != "cpu"
         count = job.settings.processes or (gpus if on_gpus else 1)
         with storage_errors(job.folder):

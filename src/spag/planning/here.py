@@ -1,7 +1,7 @@
 """The plan of a run on this machine, used by ``spag plan``, dry runs, ``spag doctor`` and the run itself."""
 
 from spag.algorithms.online_settings import OnlineSettings
-from spag.config.schema import ClusterConfig, PlannedEngine, RunConfig
+from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.core.visible import counted
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
@@ -37,8 +37,8 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     if not online or config.engine.backend == "transformers" or config.model.device == "cpu":
         return {}
     if gpus_at_hand(config.model) is None:
-        if is_elsewhere(config) and config.engine.memory is None:
-            _check_nodes(config.cluster)
+        if (address := config.cluster.address) and is_elsewhere(config) and config.engine.memory is None:
+            _check_nodes(address)
         return {}
     if _backend(config, "cuda") is not Backend.VLLM:
         return {}
@@ -52,18 +52,18 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     return engines_of(plan_here(config, shape))
 
 
-def _check_nodes(cluster: ClusterConfig) -> None:
+def _check_nodes(address: str) -> None:
     """Raise ``ConfigError`` if a cluster has GPUs: vLLM would take what the trainer needs, and this machine has none of
     their kind to plan for.
     """
-    from spag.rollout.ray.connection import LOCAL, connected, nodes  # noqa: PLC0415 - Ray is optional
+    from spag.rollout.ray.connection import connected, gpu_count  # noqa: PLC0415 - Ray is optional
 
-    with connected(cluster.address or LOCAL):
-        gpus = int(sum(node.get("GPU", 0) for node in nodes()))
+    with connected(address):
+        gpus = gpu_count()
     if gpus:
         what = f"{counted(gpus, 'GPU')} on other nodes, and none here to plan their memory for"
         fix = "set engine.memory to vLLM's share of each GPU, such as 0.4; spag plan --gpu KIND computes one"
-        raise ConfigError(f"cluster.address={cluster.address}: {what}; {fix}")
+        raise ConfigError(f"cluster.address={address}: {what}; {fix}")
 
 
 def engines_of(planner: Planner) -> dict[str, PlannedEngine]:

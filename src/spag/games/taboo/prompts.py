@@ -36,7 +36,7 @@ _CUE_FIELDS = frozenset({"role"})
 
 
 class Layout(Enum):
-    """Where rules, history and instruction stand in a training prompt."""
+    """The order of rules, history and instruction in a training prompt."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"

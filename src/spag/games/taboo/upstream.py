@@ -44,7 +44,8 @@ class PromptType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What upstream draws for a training prompt. Two coins, true with probability ``COIN``, matter in ``alpaca`` only.
+    """Upstream's random choices for a training prompt. Booleans are true with probability ``COIN``, and only if
+    ``prompt_type`` is ``alpaca``.
 
     ``next_player`` and ``other`` name the players; ``rules`` is the paraphrase, from 0; ``system_prefix_shown`` puts
     ``system_prefix`` before the rules; ``instruction_is_cue`` ends the prompt with the instruction, its last character

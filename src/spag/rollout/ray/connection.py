@@ -65,3 +65,8 @@ def nodes() -> list[dict[str, float]]:
     """Return the resources of every living node that can compute: CPU, GPU."""
     known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return [node["Resources"] for node in known if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+
+
+def gpu_count() -> int:
+    """Return how many GPUs these nodes have together."""
+    return int(sum(node.get("GPU", 0) for node in nodes()))
