@@ -77,7 +77,7 @@ def completion(
     ).encode()
 
 
-def error(message: str, *, code: str | None = None, param: str | None = None) -> bytes:
+def error(message: str, *, code: str | int | None = None, param: str | None = None) -> bytes:
     """An error body as the protocol has it."""
     return json.dumps({"error": {"message": message, "type": "stub_error", "param": param, "code": code}}).encode()
 

@@ -292,7 +292,10 @@ def test_a_prompt_without_room_for_the_utterance_is_refused(loaded: tuple, monke
     engine = TransformersEngine(model, tokenizer)
     for request in ask(["x" * 51]):  # with BOS and 12 new tokens, 64
         engine.submit(request)
-    with pytest.raises(EngineError, match="0: a prompt of 53 tokens and max_new_tokens=12 exceed 64 tokens; take a"):
+    with pytest.raises(
+        EngineError,
+        match="0: a prompt of 53 tokens and max_new_tokens=12 exceed the context length of 64",
+    ):
         engine.submit(ask(["x" * 52])[0])
     engine.close()
 

@@ -245,7 +245,7 @@ def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engine
 def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine]) -> None:
     with pytest.raises(
         EngineError,
-        match=r"game: a prompt of 501 tokens and max_new_tokens=12 exceed 512 tokens; raise engine.max_length",
+        match=r"game: a prompt of 501 tokens and max_new_tokens=12 exceed the context length of 512 tokens; raise",
     ):
         vllm_engines[0].submit(Request("game", "x" * 500, GREEDY, 0))
     assert vllm_engines[0].poll() == []

@@ -57,13 +57,14 @@ class Sampling:
 
 class FinishReason(StrEnum):
     """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. The runner sets ``THOUGHT``
-    if it ended, for any reason, inside an unclosed thought.
+    if it ended, for any reason, inside an unclosed thought. ``CONTEXT``: it is empty, because the prompt left no room.
     """
 
     EOS = "eos"
     STOP = "stop"
     LENGTH = "length"
     THOUGHT = "thought"
+    CONTEXT = "context"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,10 @@ class RequestError(EngineError):
     """A request that an engine cannot answer. The engine goes on with others."""
 
 
+class ContextError(RequestError):
+    """A prompt that, with the longest reply, exceeds the context."""
+
+
 class Engine(Protocol):
     """Generates completions for one model."""
 
@@ -158,7 +163,9 @@ class Engine(Protocol):
     """How many requests it can process at once; a hint for the caller."""
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Returns at once; the work may happen in ``poll``. Raises ``RequestError``."""
+        """Queue a request. Returns at once; the work may happen in ``poll``. Raises ``RequestError``, as
+        ``ContextError`` if the prompt is too long; an engine that learns this later returns ``FinishReason.CONTEXT``.
+        """
 
     def poll(self) -> list[Completion]:
         """Return the completions finished since the last call. May block, but not if nothing is in flight.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from spag.engines.base import Completion, FinishReason, Request, RequestError, text_before_stop
+from spag.engines.base import Completion, ContextError, FinishReason, Request, RequestError, text_before_stop
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opening_of, spoken
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class TokenizedRequest:
 def tokenize(
     tokenizer: "PreTrainedTokenizerBase", request: Request, style: PromptStyle, most: int | None, fix: str
 ) -> TokenizedRequest:
-    """Return ``request`` as tokens. Raises ``RequestError`` for an empty prompt, and with ``fix`` if the prompt and the
-    longest reply need more than ``most`` tokens (``None``: no limit).
+    """Return ``request`` as tokens. Raises ``RequestError`` for an empty prompt, ``ContextError`` with ``fix`` if the
+    prompt and the longest reply need more than ``most`` tokens (``None``: no limit).
     """
     sampling = request.sampling
     ids = _encode(tokenizer, request.prompt, style, thinking=sampling.thinking)
@@ -80,7 +80,7 @@ def tokenize(
     if most and len(prompt) + sampling.most_tokens > most:
         thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thinking else ""
         what = f"a prompt of {len(prompt)} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
-        raise RequestError(f"{request.id}: {what} exceed {most} tokens; {fix}")
+        raise ContextError(f"{request.id}: {what} exceed the context length of {most} tokens; {fix}")
     opening = opening_of(tokenizer, prompt, style, thinking=sampling.thinking)
     return TokenizedRequest(request, tokenizer, style, prompt, len(prompt) < len(ids), opening)
 

@@ -12,6 +12,7 @@ no game is ever dropped; importance weights correct for the n steps between. A c
 ahead, so that it need not keep their older weights.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +30,7 @@ from spag.config.schema import PlannedEngine
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
+from spag.engines.base import FinishReason
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
@@ -44,6 +46,8 @@ from spag.rollout.matchmaking import Pairing
 from spag.rollout.runner import game_specs
 from spag.rollout.steps import POLICY, StepPlayer, weights_after
 from spag.storage.episodes import read_episodes
+
+logger = logging.getLogger(__name__)
 
 
 class SelfplaySource(Source):
@@ -107,7 +111,11 @@ class SelfplaySource(Source):
             self.figures |= figures(episodes, game, own, samples)
         played = [one for _, episodes in self.games for one in episodes]
         unknown = sum(bool(said.unknown_token) for one in played for said in one.history)
-        row |= {"unknown_tokens": unknown, **self.figures, "staleness": staleness(step, played)}
+        overflows = sum(said.finish_reason == FinishReason.CONTEXT for one in played for said in one.history)
+        if overflows:
+            logger.warning("step %d: %d utterances are empty; their prompts filled the context", step, overflows)
+        row |= {"unknown_tokens": unknown, "context_overflows": overflows, **self.figures}
+        row["staleness"] = staleness(step, played)
         stops = self._stops(step, row)
         if (kept := self.settings.keeps_snapshots_every) and step % kept == 0:
             policy.save(self.player.snapshot_folder(step))

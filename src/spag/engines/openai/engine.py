@@ -7,6 +7,7 @@ unchanged), ``top_k`` and ``max_prompt_tokens`` (both refused). Replies carry ne
 """
 
 import asyncio
+import re
 from concurrent.futures import Future
 from contextlib import ExitStack
 from queue import SimpleQueue
@@ -112,11 +113,11 @@ class OpenAIEngine:
             try:
                 completion = _read_reply(await self._ask(request), request)
             except (openai.OpenAIError, ValueError) as error:
-                if not (isinstance(error, openai.BadRequestError) and error.code == "content_filter"):
+                reason = _refusal(error)
+                if reason is None or (reason is FinishReason.CONTEXT and not self._answered):
                     self._failed = True
                     raise EngineError(self._describe(error)) from None
-                # Azure's, of the prompt; if it were an error, no resume would get past this game.
-                completion = Completion(request.id, "", FinishReason.STOP)
+                completion = Completion(request.id, "", reason)  # an error here would stop every resume at this game
         self._answered += 1
         return completion
 
@@ -156,6 +157,17 @@ class OpenAIEngine:
         line = line if len(line) <= MAX_MESSAGE_CHARS else line[:MAX_MESSAGE_CHARS] + "..."
         retries = _retries_taken(error) if isinstance(error, openai.APIError) else 0
         return line + f" (after {retries} retries)" * (retries > 0) + fix
+
+
+def _refusal(error: openai.OpenAIError | ValueError) -> FinishReason | None:
+    """Return the reason of a reply that is empty because the server refuses this prompt; ``None`` for other errors."""
+    if not isinstance(error, openai.BadRequestError):
+        return None
+    if error.code == "content_filter":  # Azure's
+        return FinishReason.STOP
+    # servers agree on no code: vLLM's is the status, llama.cpp names the "context size"
+    is_context = error.code == "context_length_exceeded" or re.search("context (length|size)", _words(error))
+    return FinishReason.CONTEXT if is_context else None
 
 
 def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
