@@ -21,7 +21,7 @@ from spag.config.presets import PRESETS, preset_text
 from spag.config.reading import parse_yaml, read_config_text, shown
 from spag.config.schema import GAME_FAULT, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
-from spag.games.registry import DEFAULT
+from spag.games.registry import DEFAULT, SettingError
 
 _KEY = re.compile(r"[^.=\s]{1,100}(\.[^.=\s]{1,100}){0,9}")
 _UNION = re.compile(r"[A-Z]\w*$|str$|list\[|literal\[|function-")
@@ -29,8 +29,6 @@ _UNION = re.compile(r"[A-Z]\w*$|str$|list\[|literal\[|function-")
 _MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
 _MIXED = re.compile(r"(mix\.\d+)\.game\b")
 """The place of a game in a mix: its settings are given next to its weight, not below ``game``."""
-_SETTING = re.compile(r"(?<![\w'\"])game\.(?=\w+[:;?])")
-"""What the registry writes before the name of a setting."""
 _DEFAULT_PHASES = [{"algorithm": phase.algorithm} for phase in RunConfig.model_fields["phases"].default]
 _OTHER_NAMES = {
     "lr": "learning_rate", "batch_size": "global_batch_size", "num_epochs": "epochs", "num_train_epochs": "epochs",
@@ -169,9 +167,10 @@ def _describe(error: ValidationError, data: dict[str, Any]) -> str:
     first = min(error.errors(), key=lambda one: one["type"] == "literal_error" and isinstance(one["input"], dict))
     key = ".".join(str(part) for part in first["loc"] if not _UNION.match(str(part)))
     if first["type"] == GAME_FAULT:
-        key = _MIXED.sub(r"\1", key)
-        fault, found = _SETTING.subn(f"{key}.", first["msg"])
-        return fault if found or key == "game" else f"{key}.name: {fault}"
+        fault, key = first["ctx"]["error"], _MIXED.sub(r"\1", key)
+        if isinstance(fault, SettingError):
+            return fault.at(key)
+        return str(fault) if key == "game" else f"{key}.name: {fault}"
     if first["type"] == "extra_forbidden":
         return f"unknown option {key}; {_hint(key, data)}"
     message = _MAPPING.sub("a mapping of options", first["msg"].removeprefix("Value error, "))

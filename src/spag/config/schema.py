@@ -21,7 +21,7 @@ from spag.games.registry import DEFAULT, settings_of
 from spag.games.registry import get as get_game
 
 GAME_FAULT = "game_fault"
-"""The type of errors in the words of the registry, which calls a setting ``game.NAME`` wherever the game stands."""
+"""The type of errors whose context has the registry's ``error``."""
 
 
 class ModelConfig(Section):
@@ -61,8 +61,8 @@ class GameConfig(BaseModel):
             raise PydanticCustomError("game", "a game has a name and settings by name; spag games lists the games")
         try:
             game = get_game(name, **{key: value for key, value in data.items() if key != "name"})
-        except ConfigError as error:  # without the place of this game among the options
-            raise PydanticCustomError(GAME_FAULT, "{fault}", {"fault": str(error)}) from error
+        except ConfigError as error:  # the place of this game among the options is not known here
+            raise PydanticCustomError(GAME_FAULT, "{error}", {"error": error}) from error
         return {"name": name, **settings_of(game)}
 
     def build(self) -> Game:

@@ -36,6 +36,20 @@ SHIPPED = {
     "tic_tac_toe": "spag.games.tic_tac_toe.board:TicTacToe",
     "nim": "spag.games.nim.nim:Nim",
 }
+_PLACE = "\0"
+"""Stands for the game's place among the options of a run; no option and no quoted value contains it."""
+
+
+class SettingError(ConfigError):
+    """A wrong setting of a game, below ``game``."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words.replace(_PLACE, "game"))
+        self._words = words
+
+    def at(self, place: str) -> str:
+        """Return the message for a game whose settings are below the option ``place``."""
+        return self._words.replace(_PLACE, place)
 
 
 def names() -> list[str]:
@@ -44,24 +58,26 @@ def names() -> list[str]:
 
 
 def get(name: str, **settings: Any) -> Game:
-    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` if either is unknown or wrong."""
+    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` if the game is unknown, as
+    ``SettingError`` if a setting is unknown or wrong.
+    """
     kind = _game_class(name)
     unknown = sorted(set(settings) - set(setting_names(name)))
     if unknown:
         near = difflib.get_close_matches(unknown[0], setting_names(name), n=1, cutoff=0.5)
         known = ", ".join(setting_names(name)) or "none"
-        hint = f"did you mean game.{near[0]}?" if near else f"{name} has the settings: {known}"
-        raise ConfigError(f"unknown option game.{unknown[0]}; {hint}")
+        hint = f"did you mean {_PLACE}.{near[0]}?" if near else f"{name} has the settings: {known}"
+        raise SettingError(f"unknown option {_PLACE}.{unknown[0]}; {hint}")
     for option, value in settings.items():
         if holds_bool(value) and is_no_number(value, get_type_hints(kind)[option]):
-            raise ConfigError(f"game.{option}: {NO_NUMBER}, got {value!r}")
+            raise SettingError(f"{_PLACE}.{option}: {NO_NUMBER}, got {value!r}")
     try:
         game: Game = _adapter(kind).validate_python(settings)
     except ValidationError as error:
         first = error.errors()[0]
         # only the option: what follows may name one of several types; a check of the whole game names none
-        place, fault = ".".join(("game", *map(str, first["loc"][:1]))), first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{place}: {fault[:1].lower()}{fault[1:]}, got {first['input']!r}") from error
+        place, fault = ".".join((_PLACE, *map(str, first["loc"][:1]))), first["msg"].removeprefix("Value error, ")
+        raise SettingError(f"{place}: {fault[:1].lower()}{fault[1:]}, got {first['input']!r}") from error
     return game
 
 
