@@ -12,7 +12,7 @@ clipped.
 
 import argparse
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -27,6 +27,9 @@ from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.mixture import Policy, mixture
 from spag.learning.devices import make_optimizer
 from spag.learning.policy import Reference, WeightCopy
+
+Advantages = Callable[[Tensor], Tensor]
+"""From how often each hand was played, (seeds, 30), to both players' advantages in each hand, (seeds, 2, 30)."""
 
 BY_DEAL = "the same by `group`, a deal being a group"
 """The row whose advantages are those of ``group``."""
@@ -59,18 +62,20 @@ HANDS = [(deal, moves) for deal in solver.DEALS for moves in _endings()]
 """All 30 hands: deal by deal, each with the five ways to play it."""
 
 
-def _made() -> Tensor:
-    """(30, 12, 2): 1 at each decision of a hand and the move made there."""
-    found = torch.zeros(len(HANDS), len(DECISIONS), 2, dtype=torch.float64)
-    at = {decision.key: (number, decision.moves) for number, decision in enumerate(DECISIONS)}
-    for hand, (deal, moves) in enumerate(HANDS):
-        for turn, move in enumerate(moves):
-            number, legal = at[solver.information_set(deal[turn % 2], moves[:turn])]
-            found[hand, number, legal.index(f"[{move}]")] = 1.0
-    return found
-
-
-MADE = _made()
+_AT = {decision.key: number for number, decision in enumerate(DECISIONS)}
+PLACES = [
+    [
+        (_AT[solver.information_set(deal[turn % 2], moves[:turn])], solver.legal_moves(moves[:turn]).index(move))
+        for turn, move in enumerate(moves)
+    ]
+    for deal, moves in HANDS
+]
+"""The decision of each turn of each hand, and the move made there."""
+MADE = torch.zeros(len(HANDS), len(DECISIONS), 2, dtype=torch.float64)
+"""(30, 12, 2): 1 at ``PLACES``."""
+for _hand, _turns in enumerate(PLACES):
+    for _place in _turns:
+        MADE[_hand][_place] = 1.0
 WON = torch.tensor([[sign * solver.chips(*hand) for hand in HANDS] for sign in (1, -1)], dtype=torch.float64)
 """(2, 30): chips of player_0 and of player_1."""
 
@@ -113,20 +118,20 @@ def train(
     seed: int = 0,
     start: float = 0.0,
     averages: bool = True,
-    group: bool = False,
+    advantages: Advantages | None = None,
 ) -> dict[str, list[float]]:
     """Train ``seeds`` tables; return each one's exploitability after the steps ``checked``, and of its averages.
 
-    ``start``: the standard deviation of the first logits. ``group``: advantages are those of ``group``.
+    ``start``: the standard deviation of the first logits. ``advantages``: ``None`` takes those of ``reinforce``.
     """
     generator = torch.Generator().manual_seed(seed)
     table = Table(start * torch.randn(seeds, len(DECISIONS), generator=generator, dtype=torch.float64))
     algorithm, optimizer = Reinforce(settings), make_optimizer(table, settings)
     reference = Reference([table.logits], settings.reference)
     moving, mean = WeightCopy([table.logits]), WeightCopy([table.logits])
-    baselines, found, policies = None if group else algorithm.baselines, {}, []
+    advantages, found, policies = advantages or by_baseline(algorithm.baselines), {}, []
     for step in range(1, settings.steps + 1):
-        batch = batch_of(table, reference, play(table, settings.games, generator), baselines, step)
+        batch = batch_of(table, reference, play(table, settings.games, generator), advantages, step)
         algorithm.loss(batch)[0].backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -158,40 +163,43 @@ def play(table: Table, games: int, generator: torch.Generator) -> Tensor:
     return torch.zeros(seeds, len(HANDS), dtype=torch.float64).scatter_add_(1, hands, torch.ones_like(drawn[..., 0]))
 
 
-def credit(counts: Tensor, baselines: Baselines | None) -> tuple[Tensor, Tensor]:
+def credit(counts: Tensor, advantages: Advantages) -> tuple[Tensor, Tensor]:
     """Return the mean advantage of each move, and how often it was made, both (seeds, 12, 2).
 
-    That is ``Reinforce.credit``, or without baselines ``Group.credit``, with equal samples merged, as in training.
-    ``counts``: (seeds, 30).
+    That is the ``credit`` of an algorithm with equal samples merged, as in training. ``counts``: (seeds, 30).
     """
     low, high = GAME.reward_range
-    relative = WON - (_means_of_deals(counts) if baselines is None else _moved(counts, baselines))  # (seeds, 2, 30)
+    relative = advantages(counts)
     kept = torch.tensor(without_drift(relative.flatten().tolist(), high - low), dtype=torch.float64)
     sums = torch.einsum("sh,sph,him->spim", counts, kept.view_as(relative), MADE)
     made = torch.einsum("sh,him->sim", counts, MADE)
     return sums[:, PLAYER, torch.arange(len(DECISIONS))] / made.clamp(min=1.0), made
 
 
-def _means_of_deals(counts: Tensor) -> Tensor:
-    """Return what each player won on average in the hands of a deal, for each hand: (seeds, 2, 30)."""
-    by_deal = counts.view(len(counts), 1, len(solver.DEALS), -1)
-    won = (by_deal * WON.view(2, len(solver.DEALS), -1)).sum(-1) / by_deal.sum(-1).clamp(min=1.0)
-    return won.repeat_interleave(by_deal.shape[-1], dim=-1)
+def by_deal(counts: Tensor) -> Tensor:
+    """Return the advantages of ``group``, a deal being a group: what was won minus the mean of the deal's hands."""
+    hands = counts.view(len(counts), 1, len(solver.DEALS), -1)
+    won = (hands * WON.view(2, len(solver.DEALS), -1)).sum(-1) / hands.sum(-1).clamp(min=1.0)
+    return WON - won.repeat_interleave(hands.shape[-1], dim=-1)
 
 
-def _moved(counts: Tensor, baselines: Baselines) -> Tensor:
-    """Return the baselines of both players, (seeds, 2, 1), after a step."""
-    means = (counts @ WON.T / counts.sum(1, keepdim=True)).tolist()
-    paid = {
-        f"{seed}/{role}": mean for seed, row in enumerate(means) for role, mean in zip(GAME.roles, row, strict=True)
-    }
-    moved = baselines.move(list(paid.items()))
-    return torch.tensor([moved[key] for key in paid], dtype=torch.float64).view(-1, 2, 1)
+def by_baseline(baselines: Baselines) -> Advantages:
+    """Return those of ``reinforce``: what was won minus the role's baseline, which moves with each step."""
+
+    def advantages(counts: Tensor) -> Tensor:
+        means = (counts @ WON.T / counts.sum(1, keepdim=True)).tolist()
+        paid = {
+            f"{seed}/{role}": mean for seed, row in enumerate(means) for role, mean in zip(GAME.roles, row, strict=True)
+        }
+        moved = baselines.move(list(paid.items()))
+        return WON - torch.tensor([moved[key] for key in paid], dtype=torch.float64).view(-1, 2, 1)
+
+    return advantages
 
 
-def batch_of(table: Table, reference: Reference, counts: Tensor, baselines: Baselines | None, step: int) -> TokenBatch:
+def batch_of(table: Table, reference: Reference, counts: Tensor, advantages: Advantages, step: int) -> TokenBatch:
     """Return a step's samples, a move each. Weights add up to 1 per seed, so the loss is the sum of the seeds' own."""
-    advantage, made = credit(counts, baselines)
+    advantage, made = credit(counts, advantages)
     logprob = table.logprobs().flatten()
     with torch.no_grad(), reference.in_place():
         ref_logprob = table.logprobs().flatten()
@@ -214,8 +222,8 @@ def main() -> None:
         parser.error("--seeds must be 2 or more: a standard error needs two")
     began = time.perf_counter()
     for number, (name, options) in enumerate(ARMS.items()):
-        settings, group = settings_of(options), name == BY_DEAL
-        found = train(settings, chosen.seeds, seed=chosen.seed, start=chosen.start, group=group)
+        settings, advantages = settings_of(options), by_deal if name == BY_DEAL else None
+        found = train(settings, chosen.seeds, seed=chosen.seed, start=chosen.start, advantages=advantages)
         if number == 0:
             print(f"| reference | {' | '.join(found)} |\n|---|{'---:|' * len(found)}")
         cells = [f"{fmean(values):.3f} ± {stdev(values) / len(values) ** 0.5:.3f}" for values in found.values()]

@@ -2,18 +2,22 @@
 equilibrium than a fixed one or none.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, variance
 
 import pytest
 import torch
-from benchmarks import kuhn_table
+from benchmarks import kuhn_algorithms, kuhn_table
 from benchmarks.kuhn_table import ARMS, DECISIONS, GAME, HANDS, Table, batch_of, play, settings_of, train
 
 from spag.algorithms.credit import prompt_digest
 from spag.algorithms.group import Group, GroupSettings
 from spag.algorithms.reinforce import Baselines, Reinforce
-from spag.core.episodes import Episode, PlayerInfo
+from spag.algorithms.spag import SpagSettings, offline_rl_loss
+from spag.algorithms.turnwise import Turnwise, TurnwiseSettings
+from spag.algorithms.winners import RewardSettings, assign_rewards
+from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.types import State, Task, Utterance
 from spag.learning.policy import Reference
 
@@ -48,14 +52,14 @@ def test_a_step_of_the_table_is_one_of_the_algorithm() -> None:
     settings = settings_of({"kl_coef": 0.3, "baseline_decay": 0.5})
     generator = torch.Generator().manual_seed(1)
     table = Table(torch.randn(2, 12, generator=generator, dtype=torch.float64))
-    reference, baselines = Reference([table.logits], "fixed"), Baselines(0.5)
+    reference, advantages = Reference([table.logits], "fixed"), kuhn_table.by_baseline(Baselines(0.5))
     with torch.no_grad():
         table.logits += 0.5 * torch.randn(2, 12, generator=generator, dtype=torch.float64)
     by_seed = [Reinforce(settings), Reinforce(settings)]
     prompts = {GAME.prompt(decision.observation): at for at, decision in enumerate(DECISIONS)}
     for step in (1, 2):
         counts = play(table, 256, generator)
-        Reinforce(settings).loss(batch_of(table, reference, counts, baselines, step))[0].backward()
+        Reinforce(settings).loss(batch_of(table, reference, counts, advantages, step))[0].backward()
         found, table.logits.grad = table.logits.grad, None
         assert found is not None
         for seed, algorithm in enumerate(by_seed):
@@ -78,19 +82,67 @@ def test_a_group_of_the_table_is_one_of_the_algorithm() -> None:
     """The advantages of counted hands are those of the same hands as episodes of six groups, averaged by move."""
     generator = torch.Generator().manual_seed(2)
     counts = play(Table(torch.randn(1, 12, generator=generator, dtype=torch.float64)), 48, generator)
-    advantages, made = kuhn_table.credit(counts, None)
-    hands = [hand for hand, count in enumerate(counts[0].int().tolist()) for _ in range(count)]
+    advantages, made = kuhn_table.credit(counts, kuhn_table.by_deal)
+    samples = Group(GroupSettings(steps=1, games=48, group_size=8)).credit(episodes_of(counts[0]), GAME, None)
+    check_means(samples, advantages[0], made[0])
+
+
+def episodes_of(counts: torch.Tensor) -> list[Episode]:
+    """Return counted hands, (30,), as games; those of a deal have one task."""
+    hands = [hand for hand, count in enumerate(counts.int().tolist()) for _ in range(count)]
     games = [episode(hand, str(at)) for at, hand in enumerate(hands)]
-    games = [replace(game, task=replace(game.task, id=str(hand // 5))) for hand, game in zip(hands, games, strict=True)]
-    samples = Group(GroupSettings(steps=1, games=48, group_size=8)).credit(games, GAME, None)
+    return [replace(game, task=replace(game.task, id=str(hand // 5))) for hand, game in zip(hands, games, strict=True)]
+
+
+def check_means(samples: Sequence[TrainingSample], advantages: torch.Tensor, made: torch.Tensor) -> None:
+    """Compare the advantages of samples, averaged by move, with the table's, (12, 2)."""
     by_move: dict[tuple[str, str], list[float]] = {}
     for sample in samples:
         by_move.setdefault((sample.prompt, sample.completion), []).append(sample.reward)
     for at, decision in enumerate(DECISIONS):
         for number, move in enumerate(decision.moves):
             found = by_move.get((GAME.prompt(decision.observation), move), [])
-            assert len(found) == made[0, at, number]
-            assert advantages[0, at, number].item() == pytest.approx(fmean(found) if found else 0.0, abs=1e-12)
+            assert len(found) == made[at, number]
+            assert advantages[at, number].item() == pytest.approx(fmean(found) if found else 0.0, abs=1e-12)
+
+
+def test_a_turnwise_step_of_the_table_is_one_of_the_algorithm() -> None:
+    generator = torch.Generator().manual_seed(3)
+    counts = play(Table(torch.randn(1, 12, generator=generator, dtype=torch.float64)), 256, generator)
+    advantages, made = kuhn_table.credit(counts, kuhn_algorithms.by_role)
+    samples = Turnwise(TurnwiseSettings(steps=1, games=256)).credit(episodes_of(counts[0]), GAME, None)
+    check_means(samples, advantages[0], made[0])
+
+
+@pytest.mark.parametrize("loser_reward", [0.0, -1.0])
+def test_an_offline_update_of_the_table_is_one_of_the_algorithm(loser_reward: float) -> None:
+    """The gradient of counted hands is that of ``offline_rl_loss`` on the samples of ``assign_rewards``."""
+    settings = SpagSettings(loser_reward=loser_reward)
+    generator = torch.Generator().manual_seed(4)
+    table = Table(torch.randn(1, 12, generator=generator, dtype=torch.float64))
+    reference, counts = table.logprobs().detach(), play(table, 256, generator)
+    with torch.no_grad():
+        table.logits += 0.3 * torch.randn(1, 12, generator=generator, dtype=torch.float64)
+    weight = kuhn_algorithms.weights_of(counts)
+    kuhn_algorithms.offline_loss(table, reference, counts, weight, settings).backward()
+    found, table.logits.grad = table.logits.grad, None
+    rewards = RewardSettings(template="play", loser_reward=loser_reward)
+    samples = assign_rewards(episodes_of(counts[0]), settings=rewards, game=GAME)
+    at = torch.tensor([place_of(sample) for sample in samples])
+    is_sft = torch.zeros(len(samples), dtype=torch.bool)
+    reward, weights = (torch.tensor([getattr(one, name) for one in samples]) for name in ("reward", "weight"))
+    offline_rl_loss(
+        table.logprobs()[0].flatten()[at], reference[0].flatten()[at], reward, weights, is_sft,
+        kl_coef=settings.kl_coef, sft_coef=1.0, clip_range=settings.clip_range,
+    ).backward()  # fmt: skip
+    torch.testing.assert_close(found, table.logits.grad, atol=1e-7, rtol=1e-6)
+    assert found is not None and found.abs().max() > 0.01
+
+
+def place_of(sample: TrainingSample) -> int:
+    """Return where the table has the sample's move, of 24."""
+    [at] = [at for at, decision in enumerate(DECISIONS) if GAME.prompt(decision.observation) == sample.prompt]
+    return 2 * at + DECISIONS[at].moves.index(sample.completion)
 
 
 def test_hands_are_drawn_by_the_policy() -> None:
