@@ -17,7 +17,7 @@ from spag.planning.engines import ASLEEP, USABLE, Demand, Sharing, engine_player
 from spag.planning.memory import Memory, resident_memory, transfer_memory
 from spag.planning.samples import iteration_work, longest_text, online_work, teacher_work
 from spag.planning.specs import GIB
-from spag.planning.stage import StagePlan, StagePlanner, labels
+from spag.planning.stage import StagePlan, StagePlanner, labels, set_words
 from spag.runs.layout import arena_entrants
 
 _BLOCK, _MARGIN = 256, 1.25
@@ -92,7 +92,7 @@ class Planner(StagePlanner):
         reference = get(phase.algorithm)(online, seed=0).needs.reference and not in_file
         training = partial(self._training, label, phase, 1, work, copies=reference + (online.average_decay > 0))
         if self._on_vllm and not self.device.is_cpu and not actors:
-            yield from self._shared(play, online, plays, training)
+            yield from self._shared(play, label, online, plays, training)
         elif actors:
             if self._on_vllm:
                 play = replace(
@@ -114,7 +114,12 @@ class Planner(StagePlanner):
         return -weights if not self._on_vllm and online.parallel == "replicas" and self.number == 4 else 0.0
 
     def _shared(
-        self, play: StagePlan, online: OnlineSettings, plays: Mapping[Game, int], training: Callable[..., StagePlan]
+        self,
+        play: StagePlan,
+        label: str,
+        online: OnlineSettings,
+        plays: Mapping[Game, int],
+        training: Callable[..., StagePlan],
     ) -> Iterator[StagePlan]:
         """Yield play and ``training``, which share each GPU with vLLM."""
         gpu, alone = self.device.memory, training()
@@ -138,7 +143,7 @@ class Planner(StagePlanner):
                 f"{demand.engines} x {demand.least / GIB:.1f} GiB at least, while training "
                 f"{alone.memory.total / GIB:.1f} GiB, of {gpu * USABLE / GIB:.1f} GiB"
             )
-            play.advice.extend(self._more_room(online, plays, demand))
+            play.advice.extend(self._more_room(self._place(label), online, plays, demand))
         else:
             play.notes.append(sharing.describe())
         asleep = sharing is not None and sharing.sleep > 0
@@ -163,7 +168,9 @@ class Planner(StagePlanner):
             sleep=sleep_level(online, weights, self.host, adapters=adapters),
         )  # fmt: skip
 
-    def _more_room(self, online: OnlineSettings, plays: Mapping[Game, int], demand: Demand) -> Iterator[str]:
+    def _more_room(
+        self, place: str, online: OnlineSettings, plays: Mapping[Game, int], demand: Demand
+    ) -> Iterator[str]:
         """Yield single changes of settings with which trainer and vLLM would fit."""
         sampling = online.sampling
         text = max(longest_text(game, sampling.max_new_tokens) for game in plays) + sampling.thought_tokens
@@ -171,11 +178,12 @@ class Planner(StagePlanner):
         engine = self.config.engine.model_copy(update={"max_length": shorter})
         planner = replace(self, config=self.config.model_copy(update={"engine": engine}))
         changes: dict[str, Demand] = {
-            "engine.memory=null: the share that training leaves": replace(demand, share=None),
-            "overlap=0: vLLM then sleeps while training": replace(demand, sleep=1) if online.overlap else demand,
+            f"{set_words('engine', 'memory', 'null')}: the share that training leaves": replace(demand, share=None),
+            f"{set_words(place, 'overlap', 0)}: vLLM then sleeps while training":
+                replace(demand, sleep=1) if online.overlap else demand,
             "no start, snapshot or other model in opponents and evaluation_opponents: one engine":
                 replace(demand, engines=1),
-            f"engine.max_length={shorter}: less cache at least":
+            f"{set_words('engine', 'max_length', shorter)}: less cache at least":
                 replace(demand, least=planner._engines(plays, online.sampling, 1).total),
         }  # fmt: skip
         yield from (said for said, changed in changes.items() if share_out(changed, self.device.memory))

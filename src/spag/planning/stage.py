@@ -165,12 +165,16 @@ class StagePlanner:
             stage.notes.append(f"CPU memory for offload: {taken.host * processes / GIB:,.0f} GiB in all")
         return stage
 
+    def _place(self, label: str) -> str:
+        """Return the option that a phase's options are below."""
+        return label if label in algorithm_names() else f"phases.{labels(self.config).index(label)}"
+
     def _advice(
         self, label: str, settings: UpdateSettings, processes: int,
         memory: Callable[[UpdateSettings, int], Memory], room: float,
     ) -> Iterator[str]:  # fmt: skip
         """Yield the nearest settings whose ``memory`` fits into ``room``, with more GPUs if need be."""
-        place = label if label in algorithm_names() else f"phases.{labels(self.config).index(label)}"
+        place = self._place(label)
         lora, gpu = settings.lora or LoraConfig(), not self.device.is_cpu
         lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
         whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}
@@ -189,7 +193,7 @@ class StagePlanner:
             refused = any(training_refusals(chosen, count, self.config.model.dtype))
             is_other = chosen.lora != settings.lora  # an adapter is a different training: one is named, and goes on
             if (taken := memory(chosen, count).total) <= room and not refused and not (adapted and is_other):
-                said = [f"--gpus {count}"] * (count != processes) + [_setting(place, *pair) for pair in new.items()]
+                said = [f"--gpus {count}"] * (count != processes) + [set_words(place, *pair) for pair in new.items()]
                 yield f"{' '.join(said)}: {taken / GIB:.1f} GiB each"
                 if not is_other:
                     return
@@ -251,11 +255,11 @@ class StagePlanner:
                 needed = smaller.engine.tensor_parallel * (engine.data_parallel or 1)
                 more = f"--gpus {needed} " if splits and needed > self.devices else ""
                 (setting,) = changed.items()
-                yield f"{more}{_setting('engine', *setting)}: {taken.total / GIB:.1f} GiB each"
+                yield f"{more}{set_words('engine', *setting)}: {taken.total / GIB:.1f} GiB each"
                 return
 
 
-def _setting(place: str, name: str, value: Any) -> str:
+def set_words(place: str, name: str, value: Any) -> str:
     """Return a setting as words of a command line."""
     if isinstance(value, LoraConfig):
         return f"--set {place}.lora.quantize=true" if value.quantize else f"--set {place}.lora={{}}"
