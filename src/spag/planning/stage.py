@@ -45,10 +45,10 @@ class StagePlan:
     """One stage, repeated ``times`` times: ``count`` samples or games (``unit``), updates, games learned from, tokens
     and hours, each per repetition.
 
-    ``memory`` is its use of a GPU or process if every utterance has the maximum length, ``room`` the available memory,
-    in bytes. ``problems`` say why it cannot run as configured (none: it fits), ``advice`` names the nearest settings
-    with which it could. ``engines``: those of online play next to a trainer on each GPU; ``sharing``: how they share
-    it.
+    ``memory`` is its use of a GPU or process, in bytes: training's if every utterance has the maximum length, play's if
+    they have the usual one; ``room`` is the available memory. ``problems`` say why it cannot run as configured (none:
+    it fits), ``advice`` names the nearest settings with which it could. ``engines``: those of online play next to a
+    trainer on each GPU; ``sharing``: how they share it.
     """
 
     name: str
