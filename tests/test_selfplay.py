@@ -17,7 +17,7 @@ from spag.core.errors import DataError, EngineError, RunError
 from spag.core.options import SamplingConfig
 from spag.core.progress import SilentReporter
 from spag.core.seeds import derive_seed
-from spag.engines.base import Completion, ContextError, Engine, FinishReason, Player, Request, Sampling
+from spag.engines.base import Completion, Engine, Player, Request, RequestError, Sampling
 from spag.engines.players import PlayerConfig
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.types import TabooOutcome
@@ -152,37 +152,18 @@ def test_an_utterance_is_cut_to_what_files_may_hold(tmp_path: Path) -> None:
     }
 
 
-class Narrow(ScriptedEngine):
-    """Takes prompts of at most ``most`` words; refuses longer ones at once, or says so later, as endpoints do."""
-
-    def __init__(self, most: int, *, later: bool) -> None:
-        super().__init__(lambda request: "a word of mine")
-        self.most, self.later = most, later
-
-    def submit(self, request: Request) -> None:
-        if not self.later and len(request.prompt.split()) > self.most:
-            raise ContextError(f"{request.id}: too long")
-        super().submit(request)
-
-    def poll(self) -> list[Completion]:
-        return [
-            replace(one, text="", finish_reason=FinishReason.CONTEXT) if one.prompt_tokens > self.most else one
-            for one in super().poll()
-        ]
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Path, later: bool) -> None:
+def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Path) -> None:
     """Games go on to their end, and others are not affected: the same command would stop at the same game again."""
     start = TABOO.start(task_of("river"), 0)
     first = max(len(TABOO.prompt(TABOO.observe(start, role)).split()) for role in ROLES)
-    stats, player = PlayStats(), Player(Narrow(first + 15, later=later), "m", Sampling())
+    engine = ScriptedEngine(lambda request: "a word of mine", context=first + 15)
+    narrow = dict.fromkeys(ROLES, Player(engine, "m", Sampling()))
     specs = game_specs(["river", "bread"], 1, seed=1)
-    games = ((spec, dict.fromkeys(ROLES, player)) for spec in specs)
-    with JsonlStore(tmp_path / "games.jsonl") as store:
-        for batch in play_together(TABOO, games, stats, in_flight=2):
-            for ended in batch:
-                store.append(ended)
+
+    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
+        return play_together(TABOO, ((spec, narrow) for spec in left), stats, in_flight=2)
+
+    summary = collect_episodes(tmp_path / "games.jsonl", specs, play_them, TABOO)
     episodes = list(read_episodes(tmp_path / "games.jsonl"))
     assert [episode.outcome for episode in episodes] == [TabooOutcome.TIE] * 2
     for episode in episodes:
@@ -191,14 +172,15 @@ def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Pa
         assert all(own == sorted(own) for own in (cut[::2], cut[1::2]))  # by role
         assert all(said.content == "" for said, is_cut in zip(episode.history, cut, strict=True) if is_cut)
     said = [one for episode in episodes for one in episode.history]
-    assert stats.overflows == stats.empty == sum(one.finish_reason == "context" for one in said)
-    assert (stats.utterances, stats.retries) == (len(said), 0)
+    assert summary.overflows == summary.empty == sum(one.finish_reason == "context" for one in said)
+    assert (summary.stats.utterances, summary.stats.retries) == (len(said), 0)
+    again = collect_episodes(tmp_path / "games.jsonl", specs, play_them, TABOO)
+    assert (again.overflows, again.played_now) == (summary.overflows, 0)
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_a_first_prompt_without_room_is_an_error(later: bool) -> None:
-    player = Player(Narrow(5, later=later), "m", Sampling())
-    with pytest.raises(EngineError, match=r"too long|leaves no room in the context of m"):
+def test_a_first_prompt_without_room_is_an_error() -> None:
+    player = Player(ScriptedEngine(chatter, context=5), "m", Sampling())
+    with pytest.raises(RequestError, match=r"^g: a prompt of \d+ words exceeds the context length of 5$"):
         list(play([GameSpec("g", task_of("river"), 0)], dict.fromkeys(ROLES, player)))
 
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from spag.adapters.opponent import Opponent, engine_of
 from spag.adapters.trl import GameRollout, game_prompts, game_reward, role_reward
 from spag.core.errors import ConfigError, EngineError
-from spag.core.types import Split
+from spag.core.types import Split, Utterance
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
@@ -189,6 +189,21 @@ def test_a_dead_opponent_is_one_line(tokenizer: Any) -> None:
         GameRollout(game, opponent, roles=("defender",))(
             [row["prompt"] for row in game_prompts(game, 1)], Scripted(tokenizer, str)
         )
+
+
+def test_an_opponent_says_nothing_once_a_game_outgrows_its_context() -> None:
+    """Other games of the batch get their replies; a first prompt without room is an error."""
+    game = taboo()
+    start = game.start(game.tasks(Split.TRAIN, 1, 0)[0], 1)
+    short, long = (game.apply(start, Utterance("attacker", "Go on. " * times)) for times in (1, 400))
+    with Opponent(game, lambda: ScriptedEngine(lambda request: "The sea?", context=600)) as opponent:
+        replies = opponent.replies([long, short])
+        assert [(one.content, one.finish_reason) for one in replies] == [("", "context"), ("The sea?", "eos")]
+    with (
+        Opponent(game, lambda: ScriptedEngine(lambda request: "The sea?", context=5)) as opponent,
+        pytest.raises(EngineError, match="exceeds the context length of 5"),
+    ):
+        opponent.replies([start])
 
 
 @pytest.mark.parametrize("name", SHIPPED)

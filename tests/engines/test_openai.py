@@ -296,24 +296,18 @@ def test_a_prompt_that_the_servers_filter_stops_ends_no_other_game(start: Open) 
         error("Your messages are too long.", code="context_length_exceeded"),
         error("This model's maximum context length is 64 tokens. However, your prompt contains 90.", code=400),
         error("the request exceeds the available context size. try increasing it", code=400),
+        error("max_tokens must be at least 1, got 0.", code=400),
     ],
 )
 def test_a_prompt_that_outgrows_the_context_ends_no_other_game(start: Open, refusal: bytes) -> None:
     engine, server = start(lambda call: Answer(refusal, 400) if call.prompt == "long" else GOOD)
-    engine.submit(ask("short"))
-    collect(engine, 1)
     engine.submit(ask("long", "long"))
-    [done] = collect(engine, 1)
-    assert (done.text, done.finish_reason) == ("", FinishReason.CONTEXT)
+    engine.submit(ask("short"))
+    done = {one.id: one for one in collect(engine, 2)}
+    assert (done["long"].text, done["long"].finish_reason) == ("", FinishReason.CONTEXT)
+    assert json.loads(refusal)["error"]["message"] in done["long"].refusal
+    assert (done["short"].text, done["short"].refusal) == ("yes", "")
     assert len(server.calls) == 2
-
-
-def test_a_context_too_short_for_any_prompt_is_an_error(start: Open) -> None:
-    words = "This model's maximum context length is 64 tokens."
-    engine, _ = start(answers(Answer(error(words), 400)))
-    engine.submit(ask())
-    with pytest.raises(EngineError, match=words):
-        engine.poll()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -290,23 +291,24 @@ def test_a_prompt_without_room_for_the_utterance_is_refused(loaded: tuple, monke
     model, tokenizer = loaded
     monkeypatch.setattr(model.config, "max_position_embeddings", 64)
     engine = TransformersEngine(model, tokenizer)
-    for request in ask(["x" * 51]):  # with BOS and 12 new tokens, 64
+    for request in ask(["x" * 51, "x" * 52]):  # the first, with BOS and 12 new tokens, has 64
         engine.submit(request)
-    with pytest.raises(
-        EngineError,
-        match="0: a prompt of 53 tokens and max_new_tokens=12 exceed the context length of 64",
-    ):
-        engine.submit(ask(["x" * 52])[0])
+    [refused] = engine.poll()
+    assert (refused.id, refused.text, refused.finish_reason) == ("1", "", FinishReason.CONTEXT)
+    assert (refused.token_ids, refused.logprobs) == ((), ())
+    assert refused.refusal.startswith("a prompt of 53 tokens and max_new_tokens=12 exceed the context length of 64 ")
+    [answered] = engine.poll()
+    assert (answered.id, len(answered.token_ids or ())) == ("0", 12)
     engine.close()
 
 
-def test_a_request_that_is_refused_in_a_thread_stops_no_other(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokenizer = loaded
-    monkeypatch.setattr(model.config, "max_position_embeddings", 64)
+def test_a_request_that_is_refused_in_a_thread_stops_no_other(loaded: tuple) -> None:
+    model, tokenizer = loaded[0], deepcopy(loaded[1])
+    tokenizer.bos_token = None
     thread = ModelThread(lambda: TransformersEngine(model, tokenizer))
-    replies = [thread.ask(request) for request in ask(["x", "x" * 52, "y"])]
+    replies = [thread.ask(request) for request in ask(["x", "", "y"])]
     assert len(replies[0].wait(60).token_ids or ()) == len(replies[2].wait(60).token_ids or ()) == 12
-    with pytest.raises(RequestError, match="1: a prompt of 53 tokens"):
+    with pytest.raises(RequestError, match="1: the prompt is empty"):
         replies[1].wait(60)
     assert thread.problem is None
     thread.close()

@@ -243,11 +243,11 @@ def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engine
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine]) -> None:
-    with pytest.raises(
-        EngineError,
-        match=r"game: a prompt of 501 tokens and max_new_tokens=12 exceed the context length of 512 tokens; raise",
-    ):
-        vllm_engines[0].submit(Request("game", "x" * 500, GREEDY, 0))
+    vllm_engines[0].submit(Request("game", "x" * 500, GREEDY, 0))
+    [refused] = vllm_engines[0].poll()
+    assert (refused.id, refused.text, refused.finish_reason) == ("game", "", FinishReason.CONTEXT)
+    expected = "a prompt of 501 tokens and max_new_tokens=12 exceed the context length of 512 tokens; raise engine."
+    assert refused.refusal.startswith(expected)
     assert vllm_engines[0].poll() == []
 
 

@@ -302,6 +302,7 @@ def test_what_is_not_supported_is_refused_in_one_line(http: TestClient, asked: A
     message = answer.json()["error"]["message"]
     assert (answer.status_code, "\n" in message) == (status, False)
     assert says in message
+    assert answer.json()["error"]["code"] == ("context_length_exceeded" if "are more than the 400" in says else None)
 
 
 def test_fields_that_change_nothing_may_be_sent(http: TestClient) -> None:

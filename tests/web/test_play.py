@@ -135,6 +135,22 @@ def test_a_dead_engine_is_told_and_the_game_can_go_on(run: Path) -> None:
         assert "You win" in settled(client, address)
 
 
+def test_a_game_that_outgrows_the_context_goes_on(run: Path) -> None:
+    with visitor(site(run, lambda name: ScriptedEngine(lambda request: "Hm.", context=400))) as client:
+        address = begin(client, "attacker", "river")
+        client.post(f"{address}/say", data={"text": "What runs? " * 200})
+        page = settled(client, address)
+        assert "No reply from" not in page and "Hm." not in page
+        client.post(f"{address}/say", data={"text": "What else?"})
+        assert "What else?" in settled(client, address)
+
+
+def test_a_context_too_short_for_a_games_first_prompt_is_told(run: Path) -> None:
+    with visitor(site(run, lambda name: ScriptedEngine(lambda request: "Hm.", context=5))) as client:
+        page = settled(client, begin(client, "defender"))
+        assert "exceeds the context length of 5" in page
+
+
 def test_a_model_that_cannot_be_loaded_is_told(run: Path) -> None:
     def broken(name: str) -> ScriptedEngine:
         raise ModelError(f"{name}: no such model")

@@ -17,7 +17,7 @@ from spag.engines.opening import open_player
 from spag.engines.players import Kind, bot_of, kind_of
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game
-from spag.rollout.runner import next_request, should_retry, without_thought
+from spag.rollout.runner import check_room, next_request, should_retry, without_thought
 
 
 def engine_of(name: str, game: Game) -> Callable[[], Engine]:
@@ -52,6 +52,7 @@ class Opponent(AbstractContextManager["Opponent"]):
             for at, reply in asked.items():
                 try:
                     completion = without_thought(reply.wait(self.limit_s), self.sampling)
+                    check_room(completion, states[at])
                 except EngineError as error:
                     raise EngineError(f"the opponent failed: {error}") from error
                 if not should_retry(completion, attempt, self.sampling):

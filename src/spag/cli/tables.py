@@ -204,8 +204,6 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
         _say(f"{stats.unknown_tokens} utterances were cut before a token that the tokenizer lacks")
     if stats.cut_thoughts:
         _say(f"{stats.cut_thoughts} utterances are empty because their thought reached its token limit")
-    if stats.overflows:
-        _say(f"{stats.overflows} utterances are empty because their prompt left no room in the model's context")
     if price:
         _say(f"cost: {cost_usd(price, stats.prompt_tokens, stats.completion_tokens):.4f} USD")
 

@@ -57,7 +57,8 @@ class Sampling:
 
 class FinishReason(StrEnum):
     """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. The runner sets ``THOUGHT``
-    if it ended, for any reason, inside an unclosed thought. ``CONTEXT``: it is empty, because the prompt left no room.
+    if it ended, for any reason, inside an unclosed thought. ``CONTEXT``: nothing was sampled, because the prompt leaves
+    no room for the longest reply.
     """
 
     EOS = "eos"
@@ -103,6 +104,8 @@ class Completion:
 
     With thinking, an engine's ``text`` has the thought between its marks, including the opening one even if it ends the
     prompt; the runner moves the thought to ``thought``.
+
+    ``refusal``: with ``FinishReason.CONTEXT``, how long the prompt is and what to change.
     """
 
     id: str
@@ -117,6 +120,7 @@ class Completion:
     prompt_truncated: bool = False
     unknown_token: bool = False
     thought: str | None = None
+    refusal: str = ""
 
 
 def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False, tagged: bool = False) -> str | None:
@@ -152,10 +156,6 @@ class RequestError(EngineError):
     """A request that an engine cannot answer. The engine goes on with others."""
 
 
-class ContextError(RequestError):
-    """A prompt that, with the longest reply, exceeds the context."""
-
-
 class Engine(Protocol):
     """Generates completions for one model."""
 
@@ -163,9 +163,7 @@ class Engine(Protocol):
     """How many requests it can process at once; a hint for the caller."""
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Returns at once; the work may happen in ``poll``. Raises ``RequestError``, as
-        ``ContextError`` if the prompt is too long; an engine that learns this later returns ``FinishReason.CONTEXT``.
-        """
+        """Queue a request. Returns at once; the work may happen in ``poll``. Raises ``RequestError``."""
 
     def poll(self) -> list[Completion]:
         """Return the completions finished since the last call. May block, but not if nothing is in flight.

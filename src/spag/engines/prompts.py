@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from spag.engines.base import Completion, ContextError, FinishReason, Request, RequestError, text_before_stop
+from spag.engines.base import Completion, FinishReason, Request, RequestError, text_before_stop
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opening_of, spoken
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _encode = lru_cache(maxsize=512)(encode_prompt)  # in a small game most prompts 
 @dataclass(frozen=True, slots=True)
 class TokenizedRequest:
     """A request with its prompt's tokens, the last ``max_prompt_tokens``. ``opening``: the mark of a thought or an
-    answer, if the prompt ends with it.
+    answer, if the prompt ends with it. ``refusal``: why the prompt leaves no room for the longest reply, if so.
     """
 
     request: Request
@@ -26,6 +26,7 @@ class TokenizedRequest:
     prompt: tuple[int, ...]
     truncated: bool
     opening: str
+    refusal: str = ""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a reply, with what the prompt opens."""
@@ -65,24 +66,30 @@ class TokenizedRequest:
             unknown_token=unknown_token,
         )
 
+    def refused(self) -> Completion:
+        """Return the completion of a request with a ``refusal``."""
+        id, reason = self.request.id, FinishReason.CONTEXT
+        return Completion(id, "", reason, token_ids=(), logprobs=(), refusal=self.refusal)
+
 
 def tokenize(
     tokenizer: "PreTrainedTokenizerBase", request: Request, style: PromptStyle, most: int | None, fix: str
 ) -> TokenizedRequest:
-    """Return ``request`` as tokens. Raises ``RequestError`` for an empty prompt, ``ContextError`` with ``fix`` if the
-    prompt and the longest reply need more than ``most`` tokens (``None``: no limit).
+    """Return ``request`` as tokens, with a ``refusal`` that ends with ``fix`` if the prompt and the longest reply need
+    more than ``most`` tokens (``None``: no limit). Raises ``RequestError`` for an empty prompt.
     """
     sampling = request.sampling
     ids = _encode(tokenizer, request.prompt, style, thinking=sampling.thinking)
     if not ids:
         raise RequestError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
     prompt = tuple(ids[-sampling.max_prompt_tokens :])  # 0 keeps all
+    refusal = ""
     if most and len(prompt) + sampling.most_tokens > most:
         thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thinking else ""
         what = f"a prompt of {len(prompt)} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
-        raise ContextError(f"{request.id}: {what} exceed the context length of {most} tokens; {fix}")
+        refusal = f"{what} exceed the context length of {most} tokens; {fix}"
     opening = opening_of(tokenizer, prompt, style, thinking=sampling.thinking)
-    return TokenizedRequest(request, tokenizer, style, prompt, len(prompt) < len(ids), opening)
+    return TokenizedRequest(request, tokenizer, style, prompt, len(prompt) < len(ids), opening, refusal)
 
 
 def longest_text(max_length: int, positions: int | None) -> int:

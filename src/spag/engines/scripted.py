@@ -16,13 +16,21 @@ Reply = Callable[[Request], str]
 
 class ScriptedEngine:
     """Satisfies ``Engine``. Each request is answered after ``latency_s`` seconds; latencies overlap. ``tagged``:
-    ``reply`` returns what a model writes after a prompt of ``PromptStyle.TAGGED``.
+    ``reply`` returns what a model writes after a prompt of ``PromptStyle.TAGGED``. ``context``: the longest prompt that
+    it takes, in words.
     """
 
     def __init__(
-        self, reply: Reply, *, concurrency: int = 8, latency_s: float = 0.0, shuffle_seed: int = 0, tagged: bool = False
+        self,
+        reply: Reply,
+        *,
+        concurrency: int = 8,
+        latency_s: float = 0.0,
+        shuffle_seed: int = 0,
+        tagged: bool = False,
+        context: int | None = None,
     ) -> None:
-        self.concurrency, self._tagged = concurrency, tagged
+        self.concurrency, self._tagged, self._context = concurrency, tagged, context
         self._reply = reply
         self._latency_s = latency_s
         self._random = random.Random(shuffle_seed)
@@ -45,6 +53,10 @@ class ScriptedEngine:
         self._waiting.clear()
 
     def _complete(self, request: Request) -> Completion:
+        length = len(request.prompt.split())
+        if self._context is not None and length > self._context:
+            refusal = f"a prompt of {length} words exceeds the context length of {self._context}"
+            return Completion(request.id, "", FinishReason.CONTEXT, refusal=refusal)
         text, thinking = self._reply(request), request.sampling.thinking
         if self._tagged:
             text = (OPEN if thinking else ANSWER) + text
@@ -58,6 +70,6 @@ class ScriptedEngine:
             id=request.id,
             text=request.sampling.trim(answered(kept, thinking=thinking) if self._tagged else kept),
             finish_reason=reason,
-            prompt_tokens=len(request.prompt.split()),
+            prompt_tokens=length,
             completion_tokens=len(words),
         )

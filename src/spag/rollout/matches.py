@@ -84,6 +84,8 @@ def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, forc
         with closing(KeptModels(models, setup.open_models)) as kept:
             for group in [[match] for match in matches] if apart else _groups(matches):
                 summary += _play_group(path, group, records, replace(setup, open_models=kept))
+    if summary.overflows:
+        setup.reporter.note(f"{path}: {summary.overflows} utterances are empty; their prompts filled the context")
     return summary
 
 

@@ -13,11 +13,11 @@ from typing import Self
 
 from spag.algorithms.credit import prompt_digest
 from spag.core.episodes import Episode, PlayerInfo
-from spag.core.errors import EngineError, SpagError
+from spag.core.errors import SpagError
 from spag.core.seeds import derive_seed
 from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
-from spag.engines.base import Completion, ContextError, Engine, FinishReason, Player, Request, Sampling
+from spag.engines.base import Completion, Engine, FinishReason, Player, Request, RequestError, Sampling
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.storage.episodes import MAX_UTTERANCE
@@ -60,7 +60,6 @@ class PlayStats(Summable):
     retries: int = 0
     unknown_tokens: int = 0  # utterances that ended before a token outside the tokenizer
     cut_thoughts: int = 0  # those that are empty because their thought did not end
-    overflows: int = 0  # those that are empty because their prompt left no room in the context
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -100,9 +99,17 @@ def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bo
     return not completion.text.strip() and attempt < most and sampling.temperature > 0
 
 
+def check_room(completion: Completion, state: State) -> None:
+    """Raise ``RequestError`` for a game whose first prompt leaves no room in the context: the others' do not either. In
+    a game that outgrows it later, the utterance is empty, and the game's rules say what follows.
+    """
+    if completion.finish_reason is FinishReason.CONTEXT and not state.history:
+        raise RequestError(f"{completion.id}: {completion.refusal}")
+
+
 def without_thought(completion: Completion, sampling: Sampling) -> Completion:
     """Return a completion with only speech in ``text``, its ``thought`` separate if ``sampling`` allows thoughts."""
-    if not sampling.thought_tokens or completion.finish_reason is FinishReason.CONTEXT:
+    if not sampling.thought_tokens:
         return completion
     thought, speech, is_cut = split_thought(completion.text)
     reason = FinishReason.THOUGHT if is_cut else completion.finish_reason
@@ -169,8 +176,7 @@ class Runner:
             raise ValueError(f"two games with the id {spec.id!r}")
         self.running[spec.id] = running = _Running(spec, self.game.start(spec.task, spec.seed), players)
         self._engines |= {id(player.engine): player.engine for player in players.values()}
-        if not self._submit(running):
-            raise ValueError(f"{self.game.name}: nobody moves first in {spec.id!r}")
+        self._submit(running)
 
     def poll(self) -> list[Episode]:
         """Return the games that have ended since. If there are some, an engine's error waits for the next call."""
@@ -187,32 +193,23 @@ class Runner:
                         if running.state.result is None:
                             going_on.append(running)
                         else:
-                            ended.append(self._episode(running))
+                            ended.append(self._episode(self.running.pop(completion.id)))
                     for running in going_on:
-                        if not self._submit(running):
-                            ended.append(self._episode(running))
+                        self._submit(running)
         except SpagError as error:
             if not ended:
                 raise
             self._error = error
         return ended
 
-    def _submit(self, running: _Running) -> bool:
-        """Request the next utterance. One whose prompt is too long is empty; return ``False`` if that ends the game."""
-        while (role := self.game.to_move(running.state)) is not None:
-            player, spec = running.players[role], running.spec
-            request = next_request(spec.id, self.game, running.state, spec.seed, running.attempt, player.sampling)
-            running.role, running.prompt, running.asked = role, request.prompt, id(player.engine)
-            try:
-                player.engine.submit(request)
-            except ContextError:
-                if not running.state.history:  # no game would get anywhere
-                    raise
-                self._apply(Completion(spec.id, "", FinishReason.CONTEXT, token_ids=(), logprobs=()))
-            else:
-                self._pending[running.asked] += 1
-                return True
-        return False
+    def _submit(self, running: _Running) -> None:
+        role = self.game.to_move(running.state)
+        assert role is not None
+        player, spec = running.players[role], running.spec
+        request = next_request(spec.id, self.game, running.state, spec.seed, running.attempt, player.sampling)
+        player.engine.submit(request)
+        running.role, running.prompt, running.asked = role, request.prompt, id(player.engine)
+        self._pending[running.asked] += 1
 
     def _apply(self, completion: Completion) -> _Running:
         """Apply a finished utterance, unless it is to be sampled again; return its game."""
@@ -222,24 +219,19 @@ class Runner:
         self.stats.prompt_tokens += completion.prompt_tokens
         self.stats.completion_tokens += completion.completion_tokens
         self.stats.unknown_tokens += completion.unknown_token
-        if completion.finish_reason is FinishReason.CONTEXT and not running.state.history:
-            model = running.players[running.role].model
-            raise EngineError(f"{completion.id}: a game's first prompt leaves no room in the context of {model}")
+        check_room(completion, running.state)
         if should_retry(completion, running.attempt, sampling):
             running.attempt += 1
             self.stats.retries += 1
             return running
         self.stats.utterances += 1
         self.stats.empty += not completion.text.strip()
-        self.stats.overflows += completion.finish_reason is FinishReason.CONTEXT
         self.stats.cut_thoughts += completion.finish_reason is FinishReason.THOUGHT
         running.state = self.game.apply(running.state, _utterance(running.role, completion, running.prompt))
         running.attempt = 0
         return running
 
     def _episode(self, running: _Running) -> Episode:
-        """Take an ended game out of flight."""
-        del self.running[running.spec.id]
         result = self.game.result(running.state)
         return Episode(
             id=running.spec.id,

@@ -10,6 +10,7 @@ from pathlib import Path
 from spag.core.episodes import Episode
 from spag.core.errors import RunError
 from spag.core.progress import Reporter, SilentReporter
+from spag.engines.base import FinishReason
 from spag.games.base import Game
 from spag.rollout.provenance import Provenance
 from spag.rollout.runner import GameSpec, PlayStats, Summable
@@ -31,6 +32,7 @@ class PlaySummary(Summable):
     games: int = 0
     tokens: int = 0  # of all utterances; 0 if the engine reports none
     empty: int = 0  # utterances of the file without text
+    overflows: int = 0  # those whose prompt left no room in the context
     played_now: int = 0
     seconds: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -106,5 +108,6 @@ def _count(summary: PlaySummary, episode: Episode) -> None:
     summary.games += 1
     summary.tokens += sum(len(said.token_ids or ()) for said in episode.history)
     summary.empty += sum(not said.content.strip() for said in episode.history)
+    summary.overflows += sum(said.finish_reason == FinishReason.CONTEXT for said in episode.history)
     if episode.outcome is not None:
         summary.outcomes[episode.outcome] += 1

@@ -172,11 +172,11 @@ def create_app(models: Sequence[EndpointModel], access: Access) -> FastAPI:
 
 
 async def _on_error(_: Request, error: Exception) -> Response:
-    status, field, says = 400, None, first_line(error)
+    status, field, code, says = 400, None, None, first_line(error)
     if isinstance(error, RefusedError):
-        status, field = error.status, error.field
+        status, field, code = error.status, error.field, error.code
     elif isinstance(error, HTTPException):
         status, says = error.status_code, str(error.detail)
     kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
-    body = {"error": {"message": says, "type": kind, "param": field, "code": None}}
+    body = {"error": {"message": says, "type": kind, "param": field, "code": code}}
     return JSONResponse(body, status, {"retry-after": "1"} if status == 429 else None)

@@ -40,7 +40,7 @@ class EndpointModel:
             if length + asked.max_tokens > self.longest:
                 both = f"{asked.max_tokens:,} and a prompt of {length:,} tokens"
                 says = f"max_tokens: {both} are more than the {self.longest:,} that {self.name} is served with"
-                raise RefusedError(says, field="max_tokens")
+                raise RefusedError(says, field="max_tokens", code="context_length_exceeded")
         return texts
 
     def _texts(self, asked: Asked) -> list[str]:

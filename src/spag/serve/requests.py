@@ -42,11 +42,11 @@ Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class RefusedError(SpagError):
-    """A refused request: its status, the field at fault, and one line."""
+    """A refused request: its status, the field at fault, the protocol's code for the fault, and one line."""
 
-    def __init__(self, message: str, *, field: str | None = None, status: int = 400) -> None:
+    def __init__(self, message: str, *, field: str | None = None, status: int = 400, code: str | None = None) -> None:
         super().__init__(message)
-        self.field, self.status = field, status
+        self.field, self.status, self.code = field, status, code
 
 
 class _Fields(BaseModel):

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from spag.core.errors import ConfigError, DataError, EngineError, SpagError
 from spag.core.types import Split, State, Task, Utterance
-from spag.engines.base import Engine, Sampling
+from spag.engines.base import Engine, RequestError, Sampling
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game, TextGame
-from spag.rollout.runner import next_request, should_retry, without_thought
+from spag.rollout.runner import check_room, next_request, should_retry, without_thought
 
 LONGEST_UTTERANCE = 2000
 MOST_OPEN = 2  # models
@@ -144,6 +144,11 @@ class WebMatch:
         elif completion is not None:
             self.reply = None
             completion = without_thought(completion, self.sampling)
+            try:
+                check_room(completion, self.state)
+            except RequestError as error:
+                self.error = str(error)
+                return
             if should_retry(completion, self.attempt, self.sampling):
                 self.attempt += 1
             else:

@@ -30,6 +30,8 @@ FIXES = {
     403: "; check what OPENAI_API_KEY may use",
     404: "; check the model's name and OPENAI_BASE_URL",
 }
+_NO_ROOM = re.compile(r"context (length|size)|max_tokens must be at least 1, got 0")
+"""How vLLM, SGLang and llama.cpp say that a prompt leaves no room; vLLM uses the second for one of just its limit."""
 
 
 class OpenAIEngine:
@@ -114,10 +116,11 @@ class OpenAIEngine:
                 completion = _read_reply(await self._ask(request), request)
             except (openai.OpenAIError, ValueError) as error:
                 reason = _refusal(error)
-                if reason is None or (reason is FinishReason.CONTEXT and not self._answered):
+                if reason is None:
                     self._failed = True
                     raise EngineError(self._describe(error)) from None
-                completion = Completion(request.id, "", reason)  # an error here would stop every resume at this game
+                refusal = self._describe(error) if reason is FinishReason.CONTEXT else ""
+                completion = Completion(request.id, "", reason, refusal=refusal)  # an error would end each resume here
         self._answered += 1
         return completion
 
@@ -165,8 +168,7 @@ def _refusal(error: openai.OpenAIError | ValueError) -> FinishReason | None:
         return None
     if error.code == "content_filter":  # Azure's
         return FinishReason.STOP
-    # servers agree on no code: vLLM's is the status, llama.cpp names the "context size"
-    is_context = error.code == "context_length_exceeded" or re.search("context (length|size)", _words(error))
+    is_context = error.code == "context_length_exceeded" or _NO_ROOM.search(_words(error))
     return FinishReason.CONTEXT if is_context else None
 
 

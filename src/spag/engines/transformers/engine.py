@@ -78,21 +78,25 @@ class TransformersEngine:
         self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
         self._vocabulary, self._token_count = len(model.get_input_embeddings().weight), token_count(tokenizer)
         check_ids(tokenizer, self._stop_ids, self._vocabulary)
+        self._refused: list[Completion] = []
         self._queue: list[_Row] = []
         self._active: list[_Row] = []
         self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
         self._woken = False
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises ``RequestError`` for an empty prompt or one that leaves no room for the utterance."""
+        """Queue a request. Raises ``RequestError`` for an empty prompt."""
         fix = "take a model with more, or shorten utterances"
         asked = tokenize(self._tokenizer, request, self._style, self._slots.positions, fix)
+        if asked.refusal:
+            self._refused.append(asked.refused())
+            return
         check_ids(self._tokenizer, asked.prompt, self._vocabulary)
         generator = torch.Generator(self._model.device).manual_seed(request.seed)
         self._queue.append(_Row(asked, generator, asked.opening))
 
     def poll(self) -> list[Completion]:
-        finished: list[Completion] = []
+        finished, self._refused = self._refused, []
         try:
             with torch.inference_mode():
                 while not finished and not self._woken and (self._queue or self._active):
@@ -135,6 +139,7 @@ class TransformersEngine:
         self.forget()
 
     def close(self) -> None:
+        self._refused.clear()
         self._queue.clear()
         self._active.clear()
         self._known.clear()

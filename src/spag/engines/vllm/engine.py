@@ -48,9 +48,12 @@ class VLLMEngine:
         self.token_count = token_count(self.tokenizer)
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises ``RequestError`` for an empty prompt or one that leaves no room for the utterance."""
+        """Queue a request. Raises ``RequestError`` for an empty prompt."""
         fix = "raise engine.max_length if the model takes more, or shorten utterances"
         asked = tokenize(self.tokenizer, request, self.style, self.pool.max_length, fix)
+        if asked.refusal:
+            self._done.append(asked.refused())
+            return
         arguments = _sampling_arguments(request, self.stop_ids, self.style)
         callback = partial(self._finish, asked)
         self._waiting.add(self.pool.submit(request.id, list(asked.prompt), arguments, self.adapter, callback))
