@@ -12,13 +12,19 @@ from scripted_run import LINES, WORDS
 from spag.cli.tables import print_run
 from spag.config.files import parse_config
 from spag.config.schema import EngineConfig, ModelConfig
+from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.nim.nim import Nim
 from spag.report.page import write_report
+from spag.rollout.matches import PlaySetup
+from spag.runs.checks import check_run
 from spag.runs.execute import run
+from spag.runs.phases import seed_of
+from spag.runs.stage import Run
+from spag.storage.manifest import Manifest
 from spag.web.app import create_app
 from spag.web.security import Access
 from taboo_games import TABOO
@@ -44,6 +50,23 @@ arena: {{tasks: 1, entrants: [base, reinforce]}}
 """
 PLAYED = (TABOO, KuhnPoker(), Nim())
 NOTE = "The arena plays Adversarial Taboo only. Phases also play Kuhn poker, Nim, which it does not compare."
+
+
+def test_no_two_phases_play_equal_games(tmp_path: Path) -> None:
+    """Online phases draw tasks and seeds alike, whatever their algorithms."""
+    names = ("imitation", "reinforce", "turnwise", "imitation", "reinforce")
+    config = parse_config(f"phases: [{', '.join(f'{{algorithm: {name}}}' for name in names)}]", "test")
+    run = Run(config, tmp_path, Manifest.open(tmp_path), PlaySetup.of(config, SilentReporter()))
+    seeds = [seed_of(run, model) for model in run.models.values()]
+    assert seeds[:2] == [config.seed] * 2  # a bot's games and the policy's differ anyway
+    assert len(set(seeds)) == 4
+
+
+def test_a_later_phase_trains_the_adapter_that_there_is() -> None:
+    phases = "[{algorithm: turnwise, lora: {rank: 8}}, {algorithm: reinforce}, {algorithm: group, lora: {rank: 16}}]"
+    config = parse_config(f"{{game: {{name: nim}}, model: {{name: smollm2-135m}}, phases: {phases}}}", "test")
+    with pytest.raises(ConfigError, match=r"^phases\.2\.lora\.rank=16: this phase trains .* set it to 8, as there"):
+        check_run(config, config.game.build())
 
 
 def talker(request: Request) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from one_token import KUHN, MOVES, Estimate, hand, random_policy, trajectories
 
-from spag.algorithms.base import TokenBatch, Totals
+from spag.algorithms.base import Needs, TokenBatch, Totals
 from spag.algorithms.credit import DRIFT, normalized, without_drift
 from spag.algorithms.policy_gradient import (
     importance_correction,
@@ -92,12 +92,22 @@ def test_advantages_that_are_only_drift_are_none() -> None:
     assert algorithm.credit(GAMES[:1], KUHN, None)[0].reward == 0.0
 
 
+def test_what_a_step_needs_follows_the_coefficients() -> None:
+    """Once a term has fallen to 0, a step without advantages trains nothing."""
+    falling = {"kl_coef": 0.1, "kl_coef_end": 0.0, "entropy_coef": 0.1, "entropy_coef_end": 0.0, "anneal_steps": 5}
+    algorithm = Reinforce(ReinforceSettings(**falling))
+    assert algorithm.needs == algorithm.needs_at(1) == algorithm.needs_at(4) == Needs(reference=True, entropy=True)
+    assert algorithm.needs_at(5) == algorithm.needs_at(9) == Needs()
+
+
 def test_normalized_advantages_are_centred_and_the_divisor_has_a_floor() -> None:
     # 2 and -1 have the mean 0.5 and deviate by 1.5
     assert normalized([2.0, -1.0], 4.0) == [1.0, -1.0]
-    # sixteen near ties are not blown up: the divisor is a tenth of the range
-    assert normalized([-0.06] * 15 + [-0.02], 4.0) == pytest.approx([-0.00625] * 15 + [0.09375])
-    assert normalized([0.0] * 16, 4.0) == [0.0] * 16
+    # sixteen near ties are not blown up: the divisor is a tenth of the range, and drift is cut once they are centred
+    assert normalized([0.05, -0.05] * 8, 4.0) == pytest.approx([0.125, -0.125] * 8)
+    assert normalized([-0.06] * 15 + [-0.02], 4.0) == normalized([0.0] * 16, 4.0) == [0.0] * 16
+    # a frequent result at the baseline is worse than the others: it is pushed down as they are pushed up
+    assert normalized([1.0] * 12 + [0.01] * 4, 2.0) == pytest.approx([3**-0.5] * 12 + [-(3**0.5)] * 4)
     rewards = [s.reward for s in credit(GAMES, normalize_advantages=True)]
     assert rewards == pytest.approx([1.0, -1.0, -1.0, 1.0])
     # against each opponent by itself: 2 and -1 against the policy; against the bot alone 2, which is its own mean

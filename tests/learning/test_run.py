@@ -321,6 +321,8 @@ def test_lora_trains_an_adapter_and_a_later_stage_goes_on_with_it(model_folder: 
     assert set(moved) == set(adapter)
     assert distance(moved, adapter) > 0.0
     load_model(str(second.checkpoint), device="cpu")
+    with pytest.raises(ConfigError, match=r"^lora\.rank=3: the adapter of .* its rank is 2; set lora\.rank=2$"):
+        train_tiny(first.checkpoint, tmp_path / "three", settings(lora={"rank": 3, "alpha": 4}))
 
 
 def test_progress_counts_reference_samples_and_then_steps(model_folder: Path, tmp_path: Path) -> None:

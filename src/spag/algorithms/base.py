@@ -119,6 +119,10 @@ class Algorithm(Protocol):
     def needs(self) -> Needs:
         """What ``loss`` needs with these settings."""
 
+    def needs_at(self, step: int) -> Needs:
+        """What it needs to train in an online ``step``: less, where a coefficient has fallen to 0."""
+        return self.needs
+
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
         """Return the samples of finished games, each with its advantage (``reward``) and weight.
 

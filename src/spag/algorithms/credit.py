@@ -182,9 +182,10 @@ def relative_to_mean(
     """
 
     def change(own: Sequence[float]) -> list[float]:
+        if normalize:
+            return normalized(own, spread)
         mean = fmean(own)
-        relative = without_drift([value - mean for value in own], spread)
-        return normalized(relative, spread) if normalize else relative
+        return without_drift([value - mean for value in own], spread)
 
     return by_group(values, groups, change)
 
@@ -195,11 +196,11 @@ def without_drift(advantages: Sequence[float], spread: float) -> list[float]:
 
 
 def normalized(advantages: Sequence[float], spread: float) -> list[float]:
-    """Return ``advantages`` centred and divided by their standard deviation; zeros stay 0.
+    """Return ``advantages`` centred, without drift, and divided by their standard deviation.
 
     The divisor is at least a tenth of the range of rewards, so that a step whose games end alike is not blown up.
     """
     if not advantages:
         return []
     centre, scale = fmean(advantages), max(pstdev(advantages), 0.1 * spread)
-    return [(advantage - centre) / scale if advantage else 0.0 for advantage in advantages]
+    return [advantage / scale for advantage in without_drift([one - centre for one in advantages], spread)]

@@ -32,6 +32,10 @@ class PolicyGradient(Algorithm):
         entropy = bool(settings.entropy_coef or settings.entropy_coef_end)
         return Needs(reference=settings.needs_reference, entropy=entropy)
 
+    def needs_at(self, step: int) -> Needs:
+        kl_coef, entropy_coef = coefficients(self.settings, step)
+        return Needs(reference=kl_coef != 0.0, entropy=entropy_coef != 0.0)
+
     def advantages(
         self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
     ) -> Iterable[tuple[Turn, float]]:
@@ -55,6 +59,15 @@ class PolicyGradient(Algorithm):
 def scheduled(start: float, end: float | None, step: int, steps: int) -> float:
     """Return the coefficient at ``step`` of a line from ``start`` (1) to ``end`` (``steps``); ``None``: constant."""
     return start if end is None or step <= 1 else start + (end - start) * min(1.0, (step - 1) / max(steps - 1, 1))
+
+
+def coefficients(settings: OnlineSettings, step: int) -> tuple[float, float]:
+    """Return the coefficients of the KL term and of the entropy bonus at ``step``."""
+    steps = settings.anneal_steps or settings.steps
+    return (
+        scheduled(settings.kl_coef, settings.kl_coef_end, step, steps),
+        scheduled(settings.entropy_coef, settings.entropy_coef_end, step, steps),
+    )
 
 
 def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "tuple[Tensor, Tensor]":
@@ -107,14 +120,14 @@ def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[
     that long utterances are neither favored nor punished (arXiv 2503.20783). The total weight includes samples that
     were left out because they have no gradient.
     """
-    steps = settings.anneal_steps or settings.steps
+    kl_coef, entropy_coef = coefficients(settings, batch.step)
     correction, limited = importance_correction(batch, settings.correction, settings.correction_limit)
     terms = policy_gradient_terms(
         batch,
         correction,
         clip_range=settings.clip_range,
-        kl_coef=scheduled(settings.kl_coef, settings.kl_coef_end, batch.step, steps),
-        entropy_coef=scheduled(settings.entropy_coef, settings.entropy_coef_end, batch.step, steps),
+        kl_coef=kl_coef,
+        entropy_coef=entropy_coef,
         overlap=settings.overlap > 0,
     )
     weight = batch.weight[batch.sample]

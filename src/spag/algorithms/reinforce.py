@@ -18,10 +18,9 @@ from pydantic import Field
 from spag.algorithms.credit import (
     RoleRewards,
     Turn,
-    by_group,
     is_trained,
-    normalized,
     opponents_of,
+    relative_to_mean,
     trained_turns,
     without_drift,
 )
@@ -68,11 +67,10 @@ class Reinforce(PolicyGradient):
         relative = {game: paid[game] - baselines[key] for game, key in keys.items()}
         turns = list(trained_turns(played, rewards.game, role, learner))
         advantages = [self.settings.discount**turn.later * relative[id(turn.episode)] for turn in turns]
-        advantages = without_drift(advantages, rewards.spread)
-        if self.settings.normalize_advantages:
-            groups = [keys[id(turn.episode)] for turn in turns]
-            advantages = by_group(advantages, groups, lambda own: normalized(own, rewards.spread))
-        return zip(turns, advantages, strict=True)
+        if not self.settings.normalize_advantages:
+            return zip(turns, without_drift(advantages, rewards.spread), strict=True)
+        groups = [keys[id(turn.episode)] for turn in turns]
+        return zip(turns, relative_to_mean(advantages, groups, rewards.spread, normalize=True), strict=True)
 
     def state(self) -> dict[str, Any]:
         return {"baselines": self.baselines.values}

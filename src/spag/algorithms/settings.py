@@ -43,7 +43,7 @@ def opponent_group(name: str) -> str:
 
 
 class LoraConfig(Section):
-    """A LoRA adapter (arXiv 2106.09685)."""
+    """A LoRA adapter (arXiv 2106.09685). A start's own adapter is trained further: rank and alpha must be equal."""
 
     rank: Annotated[int, Field(gt=0, le=4096)] = Field(16, description="rank of the update matrices")
     alpha: Count = Field(32, description="scale of the update is alpha / rank")
@@ -78,7 +78,10 @@ class UpdateSettings(Section):
         0.0, description="weight of the KL term towards the reference policy; 0 computes no reference"
     )
     gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
-    lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
+    lora: LoraConfig | None = Field(
+        None,
+        description="train a LoRA adapter instead of all weights; null: all weights, or the adapter that the start has",
+    )
     processes: Count | None = Field(
         None,
         description="training processes; null: those that torchrun started, else one per visible GPU (one on CPUs)",

@@ -193,17 +193,17 @@ class Loop:
 
     def _data_of_play(self, samples: list[TrainingSample], step: int, online: OnlineSettings) -> StepData:
         """Return an online step's samples with the inputs of the loss, and the step's updates."""
-        policy, needs, groups = self.policy, self.algorithm.needs, ("sft", "other", *self.phase.roles)
+        policy, needs, groups = self.policy, self.algorithm.needs_at(step), ("sft", "other", *self.phase.roles)
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.phase.roles)
         unreadable = len(samples) - len(encoded)
         # A policy's KL to itself has no gradient but rounding errors, which AdamW would turn into full steps.
         trains = (
             any(sample.reward for sample in encoded)
             or needs.entropy
-            or (policy.reference is not None and not policy.reference.equals_policy())
+            or (needs.reference and policy.reference is not None and not policy.reference.equals_policy())
         )
         # Where others train, a sample without an advantage counts only for the KL term and the entropy bonus.
-        keeps_all = policy.reference is not None or needs.entropy or not trains
+        keeps_all = needs.reference or needs.entropy or not trains
         encoded = [sample for sample in encoded if sample.weight and (sample.reward or keeps_all)]
         self.samples_seen += len(encoded) if trains else 0
         data = self._data(merge_equal(encoded, by_advantage=online.clips))
@@ -299,6 +299,7 @@ class Loop:
         folder = checkpoints.checkpoint_folder(self.phase.output / "state", self.updates_done)
         state = {"algorithm": self.algorithm.state(), "samples_seen": self.samples_seen}
         checkpoints.save(folder, self.policy, state)
+        self.cache = LogprobCache()  # a resumed run has none, and values computed in other batches differ by rounding
 
     def _finish(self, result: dict[str, Any]) -> None:
         """Gather and save the model, then record that it is finished."""

@@ -88,7 +88,9 @@ def load(
         policy: Any = load_adapters(starts, trainable=True, **options)
     else:
         policy = load_model(model.name, trainable_adapter=True, **options)
-    if lora is not None and not hasattr(policy, "peft_config"):
+    if lora is not None and hasattr(policy, "peft_config"):
+        _refuse_other_shape(policy, lora, model.name)
+    elif lora is not None:
         for name in names.values() or [LONE_ADAPTER]:
             policy = _with_new_adapter(policy, name, lora, seed, model.name)
     if roles:
@@ -96,6 +98,15 @@ def load(
         policy.set_requires_grad([name for role, name in names.items() if not roles[role]], requires_grad=False)
     _turn_dropout_off(policy)
     return policy
+
+
+def _refuse_other_shape(policy: Any, lora: LoraConfig, name: str) -> None:
+    """Raise ``ConfigError`` if the start's adapters, which are trained further, differ from ``lora``."""
+    for config in policy.peft_config.values():
+        for option, asked, has in (("rank", lora.rank, config.r), ("alpha", lora.alpha, config.lora_alpha)):
+            if asked != has:
+                what = f"the adapter of {name} is trained further, and its {option} is {has}"
+                raise ConfigError(f"lora.{option}={asked}: {what}; set lora.{option}={has}")
 
 
 def _turn_dropout_off(model: nn.Module) -> None:

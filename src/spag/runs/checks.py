@@ -45,6 +45,7 @@ def check_run(config: RunConfig, game: Game) -> None:
             _check_mix(config, phase)
             _check_length(config, phase)
             _check_training(phase.settings, config)
+    _check_adapters(config)
     _check_bots(config, game)
     if config.cluster.address is not None:
         require_ray(config.cluster.address)
@@ -136,6 +137,17 @@ def _check_length(config: RunConfig, phase: PhaseConfig) -> None:
             what = f"an utterance of {role} may have {sampling.most_tokens} tokens"
             what += f" behind a prompt of {prompt}" if prompt else ", which leaves none for its prompt"
             raise ConfigError(f"max_length={settings.max_length}: {what}; set max_length to {needed} at least")
+
+
+def _check_adapters(config: RunConfig) -> None:
+    """Refuse a phase's adapter of another shape than an earlier phase's, which it trains further."""
+    first = next((phase.settings.lora for phase in config.phases if phase.settings.lora), None)
+    for number, phase in enumerate(config.phases):
+        for option in ("rank", "alpha", "target_modules") if (own := phase.settings.lora) and first else ():
+            asked, has = getattr(own, option), getattr(first, option)
+            if asked != has:
+                what = f"this phase trains an earlier one's adapter further; set it to {has}, as there"
+                raise ConfigError(f"phases.{number}.lora.{option}={asked}: {what}")
 
 
 def _check_bots(config: RunConfig, game: Game) -> None:

@@ -37,10 +37,14 @@ def carry_out(run: Run, model: PlannedModel) -> None:
 
 
 def seed_of(run: Run, model: PlannedModel) -> int:
-    """Return the seed of a model's phase: phases with the same algorithm must not draw the same games."""
+    """Return the seed of a model's phase: phases of one algorithm, and all online ones, must play different games."""
     if model.iteration is not None:
         return derive_seed(run.config.seed, f"iteration-{model.iteration}")
-    same = [other for other in run.models.values() if other.phase.algorithm == model.phase.algorithm]
+
+    def kind(one: PlannedModel) -> str:
+        return "online" if isinstance(one.phase.settings, OnlineSettings) else one.phase.algorithm
+
+    same = [other for other in run.models.values() if kind(other) == kind(model)]
     return run.config.seed if same[0] is model else derive_seed(run.config.seed, model.folder)
 
 
