@@ -77,6 +77,17 @@ def test_judge_counts_shows_and_rewrites(games: Path, tmp_path: Path) -> None:
     assert [str(episode.outcome) for episode in read_episodes(out)] == ["attacker_wins", "defender_wins"]
 
 
+def test_other_rules_are_recorded_with_their_outcomes(tmp_path: Path) -> None:
+    """A file judged in another mode is judged alike when it is read again."""
+    played, papers, again = (tmp_path / f"{name}.jsonl" for name in ("played", "papers", "again"))
+    spag("play", "bot:constant", "--count", 2, "--words", "shipped", "--output", played)
+    spag("judge", played, "--mode", "paper", "--output", papers)
+    assert {(one.settings or {})["judge"] for one in read_episodes(played)} == {"strict"}
+    assert {(one.settings or {})["judge"] for one in read_episodes(papers)} == {"paper"}
+    spag("judge", papers, "--output", again)
+    assert again.read_text() == papers.read_text()
+
+
 def test_published_games_give_published_figures(tmp_path: Path) -> None:
     """What upstream's assign_rewards.py prints for a file of its own: decided games by role, samples with empty ones,
     both weights.
@@ -161,6 +172,15 @@ def test_recorded_games_are_judged_by_the_rules_of_play(tmp_path: Path) -> None:
     assert ends.keys() == {"player_0_wins", "player_1_wins"}
     assert json.loads(spag("rewards", fives, "--json", "--output", samples).stdout)["outcomes"] == ends
     assert RunFolder(fives).game == get("nim", take=5)
+    both = tmp_path / "both.jsonl"
+    rows = fives.read_text().splitlines(keepends=True) + [
+        line.replace('"id":"', '"id":"four-') for line in fours.read_text().splitlines(keepends=True)
+    ]
+    counts = []
+    for lines in (rows, rows[::-1]):  # each by its own rules, whatever comes first
+        both.write_text("".join(lines))
+        counts.append(json.loads(spag("judge", both, "--json").stdout)["outcomes"])
+    assert counts[0] == counts[1] and counts[0].keys() == {"player_0_wins", "player_1_wins"}
     asked = ("train", "spag", fives, fours, "--output", tmp_path / "out")
     assert "the files hold games with game.take 5 and 4; train on one at a time" in spag(*asked, status=2).output
 
@@ -413,7 +433,7 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         ),
         (("run", "", "--dry-run"), "'': no such config file, and no preset of that name"),
         (("config",), "config [OPTIONS] COMMAND [ARGS]...\n\n  Show a config with every option"),
-        (("plan", "demo", "--price", "nan"), "nan is not a finite number"),
+        (("plan", "demo", "--gpu-price", "nan"), "nan is not a finite number"),
         (("play", "bot:constant", "--price", "0", "inf", "--output", "x"), "inf is not a finite number"),
         (("play", "bot:constant", "--price", "0", "-1", "--output", "x"), "-1.0 is not in the range x>=0"),
         (("arena", "one", "--no-constant", "--output", "x"), "give at least two models of different names"),

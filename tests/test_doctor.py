@@ -143,6 +143,12 @@ def test_presets_that_fit_and_that_do_not(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert result.exit_code == 3 and result.stdout.count("does not fit: ") == 1
     with pytest.raises(ConfigError, match="no such config file"):
         list(examine_presets(["nope"]))
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text('{"model_type": "gemma2"}')
+    odd = tmp_path / "odd.yaml"
+    odd.write_text(preset_text("demo").replace("name: smollm2-135m", f"name: {tmp_path / 'odd'}"))
+    unknown, demo = examine_presets([str(odd), "demo"])
+    assert (unknown.status, demo.status) == (Status.LIMITED, Status.WORKS) and "gemma2" in unknown.detail
 
 
 @pytest.mark.slow

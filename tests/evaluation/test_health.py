@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,16 @@ from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, Handshake, game,
 
 from spag.cli.tables import print_health
 from spag.core.episodes import Episode
+from spag.core.types import Split
+from spag.engines.base import Player, Sampling
+from spag.engines.bot import BotEngine
 from spag.evaluation import health as rules
 from spag.evaluation.warnings import health_warnings
 from spag.games import get
 from spag.games.base import Game
 from spag.games.taboo.promptfile import save_prompts
 from spag.games.taboo.prompts import PromptSet
+from spag.rollout.runner import game_specs, play
 from taboo_games import TABOO
 
 Figures = dict[str, Any]
@@ -213,6 +218,21 @@ def test_figures_of_one_player_leave_its_opponents_play_out() -> None:
     assert (found["empty"], found["repeated"]) == (0.0, 0.0)
     assert (everyone["empty"], everyone["repeated"]) == (2 / 11, 1 / 11)
     assert (found["games"], found["outcomes"]) == (4, everyone["outcomes"])  # of games, whoever played them
+
+
+def test_an_opponents_illegal_moves_are_not_the_players() -> None:
+    nim = get("nim")
+    moves = {"me": nim.bots["random"], "foe": lambda observation, rng: "nonsense"}
+    games = []
+    for names in (("me", "foe"), ("foe", "me")):
+        sides = {
+            role: Player(BotEngine(moves[name]), name, Sampling()) for role, name in zip(nim.roles, names, strict=True)
+        }
+        specs = [replace(one, id=f"{names[0]} {one.id}") for one in game_specs(nim.tasks(Split.TRAIN, 12, 0), 1, 0)]
+        games += list(play(specs, sides, game=nim))
+    found, foes = rules.health(games, nim, "me"), rules.health(games, nim, "foe")
+    assert found["figures"]["illegal"] == 0.0 and not any("illegal" in line for line in found["warnings"])
+    assert foes["figures"]["illegal"] > 0.5 and any("illegal" in line for line in foes["warnings"])
 
 
 def test_figures_come_with_their_warnings_and_are_plain_data() -> None:

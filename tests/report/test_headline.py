@@ -52,6 +52,9 @@ def test_a_reference_behind_an_endpoint_is_not_the_model_that_was_trained() -> N
     results = arena(-0.3, 0.004)
     results["ratings"].append({"name": "openai:gpt-4", "points": 400.0, "low": 300.0, "high": 500.0})
     assert last_model(results) == "mine"
+    results["ratings"].append({"name": "ref", "points": 0.0, "low": 0.0, "high": 0.0})
+    assert last_model(results) == "ref"
+    assert last_model({**results, "models": {"ref": "bot:constant", "mine": "runs/x"}}) == "mine"
 
 
 def test_players_that_never_met_are_not_compared() -> None:

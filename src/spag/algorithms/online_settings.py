@@ -83,8 +83,8 @@ class OnlineSettings(UpdateSettings):
     games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games per step")
     mix: list[dict[str, Any]] = Field(
         [],
-        description="several games in one phase, each {name, weight, settings}, with a baseline of its own; "
-        "empty: the phase's game",
+        description="several games in one phase, each {name, weight} and the game's settings, with a baseline of its "
+        "own; empty: the phase's game",
     )
     sampling: OnlineSampling = Field(default_factory=OnlineSampling, description="how the policy samples")
     opponents: Annotated[dict[str, Positive], Field(min_length=1), known_opponents(SELF, START, SNAPSHOT)] = Field(

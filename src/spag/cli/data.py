@@ -1,7 +1,7 @@
 """Commands on games and data files: games, words, judging, import."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +9,8 @@ from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open
 from spag.core.visible import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from spag.core.episodes import Episode
     from spag.games.base import Game
 
@@ -90,18 +92,23 @@ def judge_command(
     """
     from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
     from spag.cli.tables import print_game, print_outcomes
-    from spag.games.registry import game_of_file
+    from spag.games.registry import game_of, game_of_file, rules_of
     from spag.storage.episodes import read_episodes
     from spag.storage.store import write_rows
 
     if show and as_json:
         raise click.UsageError("--show prints text; it cannot be combined with --json")
     refuse_input(output, episodes)
-    asked = {"judge": mode, "language": language}
-    game = game_of_file(episodes, **{name: value for name, value in asked.items() if value is not None})
-    judged = [_judged(game, episode) for episode in read_episodes(episodes)]
-    for episode in judged[:show]:
-        print_game(game, episode)
+    asked = {name: value for name, value in (("judge", mode), ("language", language)) if value is not None}
+    game, games = game_of_file(episodes, **asked), dict[str, Any]()
+    judged = []
+    for episode in read_episodes(episodes):
+        rules = f"{episode.game} {rules_of(episode)}"
+        if rules not in games:
+            games[rules] = game_of(episode, **asked) if episode.game == game.name else game  # which refuses it
+        judged.append(_judged(games[rules], episode, asked))
+        if len(judged) <= show:
+            print_game(games[rules], judged[-1])
     stats = RewardStats()
     assign_rewards(judged, settings=RewardSettings(template="play"), game=game, stats=stats)
     if as_json:
@@ -113,8 +120,8 @@ def judge_command(
         write_rows(output, judged)
 
 
-def _judged(game: "Game", episode: "Episode") -> "Episode":
-    """Return ``episode`` as judged now, cut at the judged end."""
+def _judged(game: "Game", episode: "Episode", asked: "Mapping[str, str]") -> "Episode":
+    """Return ``episode`` as judged now, cut at the judged end, with the rules ``asked`` for in its record."""
     from dataclasses import replace
 
     from spag.core.episodes import SCHEMA_VERSION
@@ -128,6 +135,7 @@ def _judged(game: "Game", episode: "Episode") -> "Episode":
         reason=result.reason,
         history=episode.history[: result.length],
         length=result.length,
+        settings={**(episode.settings or {}), **asked} or None,
         schema_version=SCHEMA_VERSION,
     )
 

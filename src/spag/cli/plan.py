@@ -28,7 +28,7 @@ DEFAULT_PRESETS = ("kuhn", "demo")
 @config_argument
 @click.option("--gpus", type=click.IntRange(min=1), help="Number of GPUs. [default: 1 with --gpu, else this machine's]")
 @click.option("--gpu", "kind", help="Kind of GPU: A100-80 (default with --gpus), H100, RTX-4090, ...")
-@click.option("--price", type=AMOUNT, help="USD per GPU hour, to show the cost.")
+@click.option("--gpu-price", type=AMOUNT, help="USD per GPU hour, to show the cost.")
 @click.option(
     "--teacher-price",
     nargs=2,
@@ -45,7 +45,7 @@ def plan_command(
     config_name: str,
     gpus: int | None,
     kind: str | None,
-    price: float | None,
+    gpu_price: float | None,
     teacher_price: tuple[float, float] | None,
     changes: tuple[str, ...],
     as_json: bool,
@@ -71,10 +71,10 @@ def plan_command(
     spent = hours * planner.devices
     disk = f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints"
     notes = {"disk": disk, **run_notes(planner, teacher_price)}
-    if price is not None:
+    if gpu_price is not None:
         if planner.device.is_cpu:
-            raise ConfigError("--price: this plan uses a CPU, and the price is for GPU hours; name a GPU with --gpu")
-        notes = {"cost": f"{spent * price:,.2f} USD for {spent:,.1f} GPU hours", **notes}
+            raise ConfigError("--gpu-price: this plan uses a CPU, and this price is for GPUs; name one with --gpu")
+        notes = {"cost": f"{spent * gpu_price:,.2f} USD for {spent:,.1f} GPU hours", **notes}
     fits = not any(stage.problems for stage in planner.stages)
     if as_json:
         about = {"parameters": shape.parameters, "devices": planner.devices, "device": planner.device}

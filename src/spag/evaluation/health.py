@@ -102,7 +102,8 @@ class _Counts:
 def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -> dict[str, Any]:
     """Judge ``episodes`` again and return their metrics and ``warnings`` as plain data, up to each judged end.
 
-    With ``player``, the name of one of the models, metrics of roles, openings and utterances cover only its play.
+    With ``player``, the name of one of the models, metrics of roles, openings and utterances cover only its play, and
+    figures without a role leave out games that another player's fault ended.
     Shares of games: ``outcomes``; ``figures``, the game's own (some are shares of another figure); ``shared_openings``,
     whose first utterance also opens a game on another task; ``generic_openings``, whose first utterance opens games on
     at least ``GENERIC_TASKS`` tasks. Shares of utterances: ``empty``; where players think, ``cut_thoughts``, which left
@@ -118,9 +119,9 @@ def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -
         counts.games += 1
         counts.utterances += result.length
         counts.outcomes[result.outcome] += 1
-        measured = game.measure(episode.task, episode.history, result)
-        counts.measured.update({name: value for name, value in measured.items() if role_of[name] in (None, *own)})
-        outcome = game.outcomes[result.outcome]
+        measured, outcome = game.measure(episode.task, episode.history, result), game.outcomes[result.outcome]
+        counted = own if outcome.fault not in (None, *own) else (None, *own)  # another's fault is not the player's
+        counts.measured.update({name: value for name, value in measured.items() if role_of[name] in counted})
         for role in own:
             counts.roles[role].games += 1
             counts.roles[role].wins += outcome.winners == (role,)

@@ -94,6 +94,11 @@ def game_of(episode: Episode, **settings: Any) -> Game:
     return get(episode.game, **{**rules_of(episode), **settings})
 
 
+def game_by_rules(episode: Episode, known: Game) -> Game:
+    """Return ``known`` if ``episode`` was recorded under its rules, else its game under the recorded ones."""
+    return known if rules_of(episode).items() <= settings_of(known).items() else game_of(episode)
+
+
 def rules_of(episode: Episode) -> dict[str, Any]:
     """Return the recorded rules of ``episode``: the settings in ``Game.judged_by``."""
     recorded = episode.settings or {}

@@ -235,7 +235,11 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
     """Yield for each preset or YAML file whether this machine has enough memory for it. Raises ``ConfigError``."""
     for name in names:
         config = load_config(name)
-        shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
+        try:
+            shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
+        except ModelError as error:
+            yield Finding(name, Status.LIMITED, f"no plan: {error}")
+            continue
         stages = plan_here(config, shape).stages
         short = [stage for stage in stages if stage.problems]
         most = max(short or stages, key=lambda stage: stage.memory.total)

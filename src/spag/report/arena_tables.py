@@ -17,7 +17,8 @@ Arena = Mapping[str, Any]
 def last_model(arena: Arena) -> str:
     """Return the name of the last local model, else of the last player."""
     names = [str(row["name"]) for row in arena["ratings"]]
-    return next(filter(is_local, reversed(names)), names[-1])
+    models = arena.get("models", {})
+    return next((name for name in reversed(names) if is_local(models.get(name, name))), names[-1])
 
 
 def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:

@@ -1,7 +1,8 @@
 """The arena of a run, and of ``spag arena``: every pair of entrants on held-out tasks."""
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -10,7 +11,7 @@ from typing import Any
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.progress import Reporter
 from spag.core.seeds import derive_seed
-from spag.core.types import Split
+from spag.core.types import Split, Task
 from spag.engines.players import Kind, is_local, kind_of, members_of
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities
@@ -34,13 +35,23 @@ def play_arena(
     path = folder / "episodes.jsonl"
     with naming("arena.tasks"):
         tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
+    if copies := 0 if config.arena.sampling.temperature else _count_copies(tasks):
+        what = (
+            f"{copies} of {len(tasks)} tasks repeat another one, and at arena.sampling.temperature=0 so do their games"
+        )
+        setup.reporter.note(f"arena: {what}; intervals and p-values count them all: set a temperature")
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
     play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
     results = arena_report(read_episodes(path), setup.game, list(entrants))
+    results["models"] = {name: model.name for name, model in entrants.items()}
     results["exact_metrics"] = exact_metrics(entrants, setup.game, setup.reporter)
     write_json(folder / "results.json", results)
     return results
+
+
+def _count_copies(tasks: Sequence[Task]) -> int:
+    return len(tasks) - len({json.dumps(task.data, sort_keys=True) for task in tasks})
 
 
 def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game, reporter: Reporter) -> dict[str, dict[str, float]]:

@@ -21,6 +21,8 @@ from spag.core.episodes import TABOO, Episode
 from spag.core.errors import DataError, SpagError
 from spag.core.types import Task
 from spag.games.base import Game
+from spag.games.registry import game_by_rules
+from spag.games.replay import replay
 from spag.runs.records import GameFile
 from spag.storage.episodes import episode_of
 
@@ -255,7 +257,7 @@ def _read(line: bytes, place: str, kinds: Mapping[str, Game]) -> tuple[tuple[Any
     task, outcome = row.task, row.outcome
     if task is None or outcome is None:
         whole = episode_of(msgspec.json.decode(line), place)
-        task, outcome = whole.task, outcome or game.replay(whole.task, whole.history, whole.seed or 0).outcome
+        task, outcome = whole.task, outcome or replay(game_by_rules(whole, game), whole).outcome
     if outcome not in game.outcomes:
         raise DataError(f"{game.name} has no outcome {outcome!r}")
     try:

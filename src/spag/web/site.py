@@ -19,7 +19,7 @@ from spag.core.episodes import Episode
 from spag.core.errors import DataError, SpagError
 from spag.engines.players import bot_names
 from spag.games.base import Game
-from spag.games.registry import game_of, rules_of, settings_of
+from spag.games.registry import game_by_rules
 from spag.report.html import environment
 from spag.runs.reading import RunFolder
 from spag.web.index import GameIndex
@@ -98,8 +98,7 @@ class Site:
         games = self.run().games
         if episode.game not in games:
             raise DataError(f"games of {episode.game} are not shown; the run plays {', '.join(games)}")
-        known = games[episode.game]
-        return known if rules_of(episode).items() <= settings_of(known).items() else game_of(episode)
+        return game_by_rules(episode, games[episode.game])
 
     def short(self, fault: object) -> str:
         """Return the message of an error about a file, with its path relative to the run."""
