@@ -64,3 +64,11 @@ def test_any_players_meet_and_a_new_one_joins(
     assert len(results["paired"]) == 15  # of rewards in both roles, and of three outcomes
     for title in ("As attacker", "Head to head, in both roles", "Elo rating", "on the same tasks"):
         assert title in text
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_games_that_repeat_each_other_are_named(tmp_path: Path, temperature: float) -> None:
+    """Nim's held-out heaps are few."""
+    options = ("--game", "nim", "--set", f"arena.sampling.temperature={temperature}", "--set", "arena.tasks=20")
+    result = CliRunner().invoke(main, ["arena", "bot:perfect", "bot:constant", *options, "--output", str(tmp_path)])
+    assert ("arena: 14 of 20 tasks repeat others" in result.stderr) == (temperature == 0), result.output

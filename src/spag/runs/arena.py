@@ -36,10 +36,8 @@ def play_arena(
     with naming("arena.tasks"):
         tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
     if copies := 0 if config.arena.sampling.temperature else _count_copies(tasks):
-        what = (
-            f"{copies} of {len(tasks)} tasks repeat another one, and at arena.sampling.temperature=0 so do their games"
-        )
-        setup.reporter.note(f"arena: {what}; intervals and p-values count them all: set a temperature")
+        what = f"{copies} of {len(tasks)} tasks repeat others, and models play those alike at temperature 0"
+        setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
     play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
