@@ -184,6 +184,17 @@ def test_a_first_prompt_without_room_is_an_error() -> None:
         list(play([GameSpec("g", task_of("river"), 0)], dict.fromkeys(ROLES, player)))
 
 
+def test_a_player_that_has_no_room_to_begin_is_an_error() -> None:
+    """It would lose every game, whoever opens it."""
+    sides = {"attacker": ScriptedEngine(chatter), "defender": ScriptedEngine(chatter, context=5)}
+    with pytest.raises(RequestError, match="exceeds the context length of 5"):
+        list(
+            play(
+                [GameSpec("g", task_of("bird"), 0)], {role: Player(one, "m", Sampling()) for role, one in sides.items()}
+            )
+        )
+
+
 def test_a_game_in_flight_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="two games with the id 'g'"):
         list(play([GameSpec("g", task_of("river"), 0), GameSpec("g", task_of("bread"), 1)], players()))

@@ -220,6 +220,13 @@ def test_figures_of_one_player_leave_its_opponents_play_out() -> None:
     assert (found["games"], found["outcomes"]) == (4, everyone["outcomes"])  # of games, whoever played them
 
 
+def test_shares_of_a_players_games_leave_out_those_that_an_opponent_spoiled() -> None:
+    hello = game("m", "m", "Hi", "I know the word! It is `bread`!", max_turns=1)
+    spoiled = game("other", "m", "The river", word="river")
+    assert rules.health([hello, spoiled], TABOO, "m")["figures"]["wrong_guess"] == 1.0
+    assert rules.health([hello, spoiled], TABOO)["figures"]["wrong_guess"] == 0.5
+
+
 def test_an_opponents_illegal_moves_are_not_the_players() -> None:
     nim = get("nim")
     moves = {"me": nim.bots["random"], "foe": lambda observation, rng: "nonsense"}

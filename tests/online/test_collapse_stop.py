@@ -88,12 +88,14 @@ def test_games_that_all_end_alike_have_no_advantage(
 
 
 def test_a_bonus_that_has_fallen_to_0_trains_nothing(model_folder: Path, tmp_path: Path) -> None:
-    """AdamW would go on by its momentum."""
+    """AdamW would go on by its momentum. How far the policy is from its reference is still measured."""
     options = "reinforce.steps=4", "reinforce.entropy_coef=0.01", "reinforce.entropy_coef_end=0"
+    options += "reinforce.kl_coef=0.1", "reinforce.kl_coef_end=0"
     train_here(config_for(model_folder, *STEPS, *options, "reinforce.anneal_steps=3"), tmp_path)
     rows = [json.loads(line) for line in (tmp_path / PHASE / "metrics.jsonl").read_text().splitlines()]
     assert [row["tokens"] > 0 for row in rows] == [True, True, False, False]
     assert [row["learning_rate"] is None for row in rows] == [False, False, True, True]
+    assert [row["kl"] > 0 for row in rows] == [False, True, True, True]
 
 
 def test_a_resumed_run_watches_on_from_its_step(tmp_path: Path) -> None:

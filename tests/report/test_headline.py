@@ -54,7 +54,7 @@ def test_a_reference_behind_an_endpoint_is_not_the_model_that_was_trained() -> N
     assert last_model(results) == "mine"
     results["ratings"].append({"name": "ref", "points": 0.0, "low": 0.0, "high": 0.0})
     assert last_model(results) == "ref"
-    assert last_model({**results, "models": {"ref": "bot:constant", "mine": "runs/x"}}) == "mine"
+    assert last_model({**results, "local": ["base", "mine"]}) == "mine"
 
 
 def test_players_that_never_met_are_not_compared() -> None:

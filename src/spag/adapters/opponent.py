@@ -50,14 +50,14 @@ class Opponent(AbstractContextManager["Opponent"]):
         while len(said) < len(states):
             asked = {at: self._ask(state, attempt) for at, state in enumerate(states) if at not in said}
             for at, reply in asked.items():
+                role = self.game.to_move(states[at])
+                assert role is not None
                 try:
                     completion = without_thought(reply.wait(self.limit_s), self.sampling)
-                    check_room(completion, states[at])
+                    check_room(completion, states[at], role)
                 except EngineError as error:
                     raise EngineError(f"the opponent failed: {error}") from error
                 if not should_retry(completion, attempt, self.sampling):
-                    role = self.game.to_move(states[at])
-                    assert role is not None
                     said[at] = Utterance(
                         role, completion.text, str(completion.finish_reason), thought=completion.thought
                     )

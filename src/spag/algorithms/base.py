@@ -5,7 +5,7 @@ One file holds one algorithm: its options, its advantages (``credit``), its loss
 Torch is not imported: losses only call methods of the tensors that they are given.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -103,6 +103,12 @@ class TokenBatch:
                 yield name.format(group), mean_of(values, weight * (member == index))
 
 
+def needs_at(algorithm: "Algorithm", step: int) -> Needs:
+    """Return what an online ``step`` is trained for: the algorithm's own ``needs_at(step)``, if any, else ``needs``."""
+    at: Callable[[int], Needs] | None = getattr(algorithm, "needs_at", None)
+    return algorithm.needs if at is None else at(step)
+
+
 class Algorithm(Protocol):
     """Turns games into samples and losses. Pure except for its state, which is saved with checkpoints.
 
@@ -118,10 +124,6 @@ class Algorithm(Protocol):
     @property
     def needs(self) -> Needs:
         """What ``loss`` needs with these settings."""
-
-    def needs_at(self, step: int) -> Needs:
-        """What it needs to train in an online ``step``: less, where a coefficient has fallen to 0."""
-        return self.needs
 
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
         """Return the samples of finished games, each with its advantage (``reward``) and weight.

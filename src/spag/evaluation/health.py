@@ -94,6 +94,7 @@ class _Counts:
     outcomes: Counter[str] = field(default_factory=Counter)
     measured: Counter[str] = field(default_factory=Counter)  # by figure of the game
     games: int = 0
+    counted: int = 0  # for figures without a role
     utterances: int = 0
     openings: Counter[int] = field(default_factory=Counter)  # games by hash
     tasks: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # the first few of an opening
@@ -121,6 +122,7 @@ def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -
         counts.outcomes[result.outcome] += 1
         measured, outcome = game.measure(episode.task, episode.history, result), game.outcomes[result.outcome]
         counted = own if outcome.fault not in (None, *own) else (None, *own)  # another's fault is not the player's
+        counts.counted += None in counted
         counts.measured.update({name: value for name, value in measured.items() if role_of[name] in counted})
         for role in own:
             counts.roles[role].games += 1
@@ -167,7 +169,7 @@ def _figures(counts: _Counts) -> dict[str, Any]:
         "game": counts.game.name,
         "games": counts.games,
         "outcomes": {name: counts.outcomes[name] / games for name in counts.game.outcomes},
-        "figures": {one.name: _share(counts, one, games) for one in counts.game.figures},
+        "figures": {one.name: _share(counts, one) for one in counts.game.figures},
         "mean_length": counts.utterances / games,
         "roles": {role: asdict(one.result()) for role, one in counts.roles.items()},
         "empty": counts.found["empty"] / max(1, sum(spoken.values())),
@@ -178,8 +180,8 @@ def _figures(counts: _Counts) -> dict[str, Any]:
     }
 
 
-def _share(counts: _Counts, figure: Figure, games: int) -> float:
-    of_games = counts.roles[figure.role].games if figure.role else games
+def _share(counts: _Counts, figure: Figure) -> float:
+    of_games = counts.roles[figure.role].games if figure.role else counts.counted
     return counts.measured[figure.name] / max(1, counts.measured[figure.of] if figure.of else of_games)
 
 

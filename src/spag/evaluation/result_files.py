@@ -32,7 +32,7 @@ class _Arena(TypedDict):
     pairs: list[PairComparison]
     matrix: list[MatrixCell]
     paired: list[RoleComparison]
-    models: NotRequired[dict[str, str]]
+    local: NotRequired[list[str]]
     exact_metrics: NotRequired[dict[str, dict[str, float]]]
     clembench: NotRequired[list[ClembenchRow]]
 
@@ -98,7 +98,7 @@ class _Reasoning(TypedDict):
 
 def load_results(path: Path, played: Game | None = None) -> Json:
     """Return the result of ``arena_report``; ``exact_metrics``, those of policies by player, if any; and perhaps
-    ``models``, the players' models by name.
+    ``local``, the players whose weights were here.
 
     Raises ``DataError`` naming file and field, also if the game is not the one ``played``.
     """

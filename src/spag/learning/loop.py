@@ -19,7 +19,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
-from spag.algorithms.base import FILLER, TokenBatch, Totals
+from spag.algorithms.base import FILLER, TokenBatch, Totals, needs_at
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import OfflineSettings
 from spag.core.episodes import SampleType, TrainingSample
@@ -193,17 +193,16 @@ class Loop:
 
     def _data_of_play(self, samples: list[TrainingSample], step: int, online: OnlineSettings) -> StepData:
         """Return an online step's samples with the inputs of the loss, and the step's updates."""
-        policy, needs, groups = self.policy, self.algorithm.needs_at(step), ("sft", "other", *self.phase.roles)
+        policy, groups = self.policy, ("sft", "other", *self.phase.roles)
+        needs, ever = needs_at(self.algorithm, step), self.algorithm.needs
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.phase.roles)
         unreadable = len(samples) - len(encoded)
+        trains = any(sample.reward for sample in encoded) or needs.entropy
         # A policy's KL to itself has no gradient but rounding errors, which AdamW would turn into full steps.
-        trains = (
-            any(sample.reward for sample in encoded)
-            or needs.entropy
-            or (needs.reference and policy.reference is not None and not policy.reference.equals_policy())
-        )
+        has_kl = policy.reference is not None and (trains or not policy.reference.equals_policy())
+        trains = trains or (needs.reference and has_kl)
         # Where others train, a sample without an advantage counts only for the KL term and the entropy bonus.
-        keeps_all = needs.reference or needs.entropy or not trains
+        keeps_all = ever.reference or ever.entropy or not trains
         encoded = [sample for sample in encoded if sample.weight and (sample.reward or keeps_all)]
         self.samples_seen += len(encoded) if trains else 0
         data = self._data(merge_equal(encoded, by_advantage=online.clips))
@@ -214,7 +213,7 @@ class Loop:
 
         if online.updates > 1 and trains:
             data.columns["old_logprob"] = logprobs(range(len(data.samples)))
-        if policy.reference is not None and trains:
+        if policy.reference is not None and has_kl:
             with policy.reference.in_place():
                 data.columns["ref_logprob"] = self.cache.values(data.samples, logprobs)
         left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
@@ -254,7 +253,7 @@ class Loop:
         """Return a micro-batch's share of the update's loss."""
         self.policy.use_role(batch, made.groups)
         entropy = Entropy.NONE if self.online is None else Entropy.VALUE
-        entropy = Entropy.GRADIENT if self.algorithm.needs.entropy else entropy
+        entropy = Entropy.GRADIENT if needs_at(self.algorithm, step).entropy else entropy
         with self.accelerator.autocast():
             scores = token_scores(self.policy.model, batch, self.policy.capabilities, entropy=entropy)
         frozen = scores.detach()[:, 0]

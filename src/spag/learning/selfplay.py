@@ -112,7 +112,7 @@ class SelfplaySource(Source):
         played = [one for _, episodes in self.games for one in episodes]
         unknown = sum(bool(said.unknown_token) for one in played for said in one.history)
         overflows = sum(said.finish_reason == FinishReason.CONTEXT for one in played for said in one.history)
-        if overflows:
+        if overflows and self.is_first:
             logger.warning("step %d: %d utterances are empty; their prompts filled the context", step, overflows)
         row |= {"unknown_tokens": unknown, "context_overflows": overflows, **self.figures}
         row["staleness"] = staleness(step, played)

@@ -103,7 +103,10 @@ def load(
 def _refuse_other_shape(policy: Any, lora: LoraConfig, name: str) -> None:
     """Raise ``ConfigError`` if the start's adapters, which are trained further, differ from ``lora``."""
     for config in policy.peft_config.values():
-        for option, asked, has in (("rank", lora.rank, config.r), ("alpha", lora.alpha, config.lora_alpha)):
+        values = [("rank", lora.rank, config.r), ("alpha", lora.alpha, config.lora_alpha)]
+        if isinstance(lora.target_modules, list):  # "all-linear" has become names
+            values.append(("target_modules", sorted(lora.target_modules), sorted(config.target_modules)))
+        for option, asked, has in values:
             if asked != has:
                 what = f"the adapter of {name} is trained further, and its {option} is {has}"
                 raise ConfigError(f"lora.{option}={asked}: {what}; set lora.{option}={has}")

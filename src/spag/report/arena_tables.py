@@ -17,8 +17,8 @@ Arena = Mapping[str, Any]
 def last_model(arena: Arena) -> str:
     """Return the name of the last local model, else of the last player."""
     names = [str(row["name"]) for row in arena["ratings"]]
-    models = arena.get("models", {})
-    return next((name for name in reversed(names) if is_local(models.get(name, name))), names[-1])
+    local = arena.get("local", [name for name in names if is_local(name)])
+    return next((name for name in reversed(names) if name in local), names[-1])
 
 
 def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:

@@ -99,11 +99,12 @@ def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bo
     return not completion.text.strip() and attempt < most and sampling.temperature > 0
 
 
-def check_room(completion: Completion, state: State) -> None:
-    """Raise ``RequestError`` for a game whose first prompt leaves no room in the context: the others' do not either. In
-    a game that outgrows it later, the utterance is empty, and the game's rules say what follows.
+def check_room(completion: Completion, state: State, role: str) -> None:
+    """Raise ``RequestError`` if already the first prompt of ``role`` leaves no room: model and game do not fit. In a
+    game that outgrows the context later, the utterance is empty, and the game's rules say what follows.
     """
-    if completion.finish_reason is FinishReason.CONTEXT and not state.history:
+    has_spoken = any(said.role == role for said in state.history)
+    if completion.finish_reason is FinishReason.CONTEXT and not has_spoken:
         raise RequestError(f"{completion.id}: {completion.refusal}")
 
 
@@ -219,7 +220,7 @@ class Runner:
         self.stats.prompt_tokens += completion.prompt_tokens
         self.stats.completion_tokens += completion.completion_tokens
         self.stats.unknown_tokens += completion.unknown_token
-        check_room(completion, running.state)
+        check_room(completion, running.state, running.role)
         if should_retry(completion, running.attempt, sampling):
             running.attempt += 1
             self.stats.retries += 1

@@ -35,14 +35,17 @@ def play_arena(
     path = folder / "episodes.jsonl"
     with naming("arena.tasks"):
         tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
-    if copies := 0 if config.arena.sampling.temperature else _count_copies(tasks):
-        what = f"{copies} of {len(tasks)} tasks repeat others, and models play those alike at temperature 0"
-        setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
     play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
+    greedy = not config.arena.sampling.temperature and any(
+        kind_of(one.name) is not Kind.BOT for one in entrants.values()
+    )
+    if copies := _count_copies(tasks) if greedy else 0:
+        what = f"{copies} of {len(tasks)} tasks repeat others, and models play those alike at temperature 0"
+        setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
     results = arena_report(read_episodes(path), setup.game, list(entrants))
-    results["models"] = {name: model.name for name, model in entrants.items()}
+    results["local"] = [name for name, model in entrants.items() if is_local(model.name)]
     results["exact_metrics"] = exact_metrics(entrants, setup.game, setup.reporter)
     write_json(folder / "results.json", results)
     return results

@@ -144,7 +144,8 @@ def _check_adapters(config: RunConfig) -> None:
     first = next((phase.settings.lora for phase in config.phases if phase.settings.lora), None)
     for number, phase in enumerate(config.phases):
         for option in ("rank", "alpha", "target_modules") if (own := phase.settings.lora) and first else ():
-            asked, has = getattr(own, option), getattr(first, option)
+            values = getattr(own, option), getattr(first, option)
+            asked, has = (sorted(value) if isinstance(value, list) else value for value in values)
             if asked != has:
                 what = f"this phase trains an earlier one's adapter further; set it to {has}, as there"
                 raise ConfigError(f"phases.{number}.lora.{option}={asked}: {what}")

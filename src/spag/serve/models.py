@@ -11,7 +11,7 @@ from spag.engines.base import Completion, Engine, Request, RequestError
 from spag.engines.prompts import longest_text
 from spag.engines.thread import ModelThread
 from spag.models.tokens import PromptStyle, chat_text, encode_prompt
-from spag.serve.requests import Asked, CompletionAsked, RefusedError
+from spag.serve.requests import NO_ROOM, Asked, CompletionAsked, RefusedError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,7 +40,7 @@ class EndpointModel:
             if length + asked.max_tokens > self.longest:
                 both = f"{asked.max_tokens:,} and a prompt of {length:,} tokens"
                 says = f"max_tokens: {both} are more than the {self.longest:,} that {self.name} is served with"
-                raise RefusedError(says, field="max_tokens", code="context_length_exceeded")
+                raise RefusedError(says, field="max_tokens", code=NO_ROOM)
         return texts
 
     def _texts(self, asked: Asked) -> list[str]:
@@ -70,9 +70,13 @@ class EndpointModel:
             self._thread = ModelThread(self.open_engine)
         replies = [self._thread.ask(request) for request in requests]
         try:
-            return await asyncio.gather(*(asyncio.wrap_future(reply.future) for reply in replies))
+            answers = await asyncio.gather(*(asyncio.wrap_future(reply.future) for reply in replies))
         except EngineError as error:
             raise RefusedError(str(error), status=400 if isinstance(error, RequestError) else 503) from error
+        for one in answers:
+            if one.refusal:  # the engine may know a smaller limit
+                raise RefusedError(one.refusal, field="max_tokens", code=NO_ROOM)
+        return answers
 
     @property
     def unfinished(self) -> int:

@@ -145,7 +145,7 @@ class WebMatch:
             self.reply = None
             completion = without_thought(completion, self.sampling)
             try:
-                check_room(completion, self.state)
+                check_room(completion, self.state, self.other)
             except RequestError as error:
                 self.error = str(error)
                 return
