@@ -186,13 +186,10 @@ def test_a_first_prompt_without_room_is_an_error() -> None:
 
 def test_a_player_that_has_no_room_to_begin_is_an_error() -> None:
     """It would lose every game, whoever opens it."""
-    sides = {"attacker": ScriptedEngine(chatter), "defender": ScriptedEngine(chatter, context=5)}
+    engines = {"attacker": ScriptedEngine(chatter), "defender": ScriptedEngine(chatter, context=5)}
+    sides = {role: Player(engine, "m", Sampling()) for role, engine in engines.items()}
     with pytest.raises(RequestError, match="exceeds the context length of 5"):
-        list(
-            play(
-                [GameSpec("g", task_of("bird"), 0)], {role: Player(one, "m", Sampling()) for role, one in sides.items()}
-            )
-        )
+        list(play([GameSpec("g", task_of("bird"), 0)], sides))
 
 
 def test_a_game_in_flight_twice_is_refused() -> None:

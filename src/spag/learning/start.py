@@ -103,7 +103,7 @@ def load(
 def _refuse_other_shape(policy: Any, lora: LoraConfig, name: str) -> None:
     """Raise ``ConfigError`` if the start's adapters, which are trained further, differ from ``lora``."""
     for config in policy.peft_config.values():
-        values = [("rank", lora.rank, config.r), ("alpha", lora.alpha, config.lora_alpha)]
+        values: list[tuple[str, Any, Any]] = [("rank", lora.rank, config.r), ("alpha", lora.alpha, config.lora_alpha)]
         if isinstance(lora.target_modules, list):  # "all-linear" has become names
             values.append(("target_modules", sorted(lora.target_modules), sorted(config.target_modules)))
         for option, asked, has in values:

@@ -38,10 +38,8 @@ def play_arena(
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
     play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
-    greedy = not config.arena.sampling.temperature and any(
-        kind_of(one.name) is not Kind.BOT for one in entrants.values()
-    )
-    if copies := _count_copies(tasks) if greedy else 0:
+    models = [model for model in entrants.values() if kind_of(model.name) is not Kind.BOT]
+    if copies := _count_copies(tasks) if models and not config.arena.sampling.temperature else 0:
         what = f"{copies} of {len(tasks)} tasks repeat others, and models play those alike at temperature 0"
         setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
     results = arena_report(read_episodes(path), setup.game, list(entrants))
