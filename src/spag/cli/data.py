@@ -1,5 +1,6 @@
 """Commands on games and data files: games, words, judging, import."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,6 @@ from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open
 from spag.core.visible import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from spag.core.episodes import Episode
     from spag.games.base import Game
 
@@ -120,7 +119,7 @@ def judge_command(
         write_rows(output, judged)
 
 
-def _judged(game: "Game", episode: "Episode", asked: "Mapping[str, str]") -> "Episode":
+def _judged(game: "Game", episode: "Episode", asked: Mapping[str, str]) -> "Episode":
     """Return ``episode`` as judged now, cut at the judged end, with the rules ``asked`` for in its record."""
     from dataclasses import replace
 
