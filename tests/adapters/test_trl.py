@@ -195,7 +195,9 @@ def test_an_opponent_says_nothing_once_a_game_outgrows_its_context() -> None:
     """Other games of the batch get their replies; a first prompt without room is an error."""
     game = taboo()
     start = game.start(game.tasks(Split.TRAIN, 1, 0)[0], 1)
-    short, long = (game.apply(start, Utterance("attacker", "Go on. " * times)) for times in (1, 400))
+    short = game.apply(start, Utterance("attacker", "Go on."))
+    long = game.apply(short, Utterance("defender", "The sea?"))
+    long = game.apply(long, Utterance("attacker", "Go on. " * 400))
     with Opponent(game, lambda: ScriptedEngine(lambda request: "The sea?", context=600)) as opponent:
         replies = opponent.replies([long, short])
         assert [(one.content, one.finish_reason) for one in replies] == [("", "context"), ("The sea?", "eos")]

@@ -136,13 +136,16 @@ def test_a_dead_engine_is_told_and_the_game_can_go_on(run: Path) -> None:
 
 
 def test_a_game_that_outgrows_the_context_goes_on(run: Path) -> None:
-    with visitor(site(run, lambda name: ScriptedEngine(lambda request: "Hm.", context=400))) as client:
+    start = TABOO.start(task_of("river"), 0)
+    first = max(len(TABOO.prompt(TABOO.observe(start, role)).split()) for role in ROLES)
+    engine = ScriptedEngine(lambda request: "Hm.", context=first + 50)
+    with visitor(site(run, lambda name: engine)) as client:
         address = begin(client, "attacker", "river")
-        client.post(f"{address}/say", data={"text": "What runs? " * 200})
-        page = settled(client, address)
-        assert "No reply from" not in page and "Hm." not in page
-        client.post(f"{address}/say", data={"text": "What else?"})
-        assert "What else?" in settled(client, address)
+        for text in ("What runs?", "And then? " * 100, "What else?"):  # the second fills the context
+            assert client.post(f"{address}/say", data={"text": text}, follow_redirects=False).status_code == 303
+            page = settled(client, address)
+            assert text.strip() in page and "No reply from" not in page
+        assert page.count("Hm.") == 1
 
 
 def test_a_context_too_short_for_a_games_first_prompt_is_told(run: Path) -> None:
