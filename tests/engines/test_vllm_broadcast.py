@@ -29,6 +29,8 @@ from spag.models.loading import load_model
 
 Weights = dict[str, torch.Tensor]
 TAKEN = ("begins", "takes", "forgets", "plays")
+BUSY_S = 300
+"""How long a busy machine may take to form a group, or to send weights."""
 
 
 class Bench:
@@ -60,14 +62,14 @@ class Bench:
         joined = at_once(
             [partial(engine.join_group, replace(place, rank=rank)) for engine, rank in zip(engines, ranks, strict=True)]
         )
-        end.result(60)
+        end.result(BUSY_S)
         return joined
 
     def send(self, weights: Weights, engines: Sequence[VLLMEngine]) -> None:
         named, update = self.end.described(weights)
         end = self.end.send(named)
         at_once([partial(engine.receive_weights, update) for engine in engines])
-        end.result(60)
+        end.result(BUSY_S)
 
     def steps(self, number: int, *words: str) -> list[str]:
         """Return what happened on an engine's GPU, without the name of the process."""
@@ -82,7 +84,7 @@ def at_once(calls: Sequence[Callable[[], str | None]]) -> list[str | None]:
     answers: list[str | None] = []
     waiting = [in_background(lambda call: answers.append(call()))(call) for call in calls]
     for one in waiting:
-        one.result(60)
+        one.result(BUSY_S)
     return answers
 
 
