@@ -7,11 +7,10 @@ policy at its beginning, which is the reference, as in the paper.
     python -m benchmarks.kuhn_algorithms     # the table of docs/online.md
 """
 
-import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -22,16 +21,19 @@ from benchmarks.kuhn_table import (
     DECISIONS,
     GAME,
     HANDS,
+    HANDS_EACH,
     PLACES,
     PRESET,
     WON,
     Advantages,
     Table,
     by_deal,
+    cells,
+    options,
     play,
     settings_of,
     train,
-)  # fmt: skip
+)
 from spag.algorithms.spag import SpagSettings, offline_rl_terms
 from spag.algorithms.winners import return_coefficients, role_weights
 from spag.learning.devices import make_optimizer
@@ -39,8 +41,6 @@ from spag.learning.devices import make_optimizer
 RATES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Learning rates that are tried for every arm."""
 MOVING = {"kl_coef": 0.3, "reference": {"ema": 0.03}}
-HANDS_EACH = 256
-"""Hands of an update."""
 
 Exploitability = Mapping[str, Sequence[float]]
 """That of every table, by step."""
@@ -68,10 +68,10 @@ def by_role(counts: Tensor) -> Tensor:
 
 
 def online(
-    advantages: Advantages | None, options: Mapping[str, Any], rate: float, tables: int, seed: int
+    advantages: Advantages | None, changes: Mapping[str, Any], rate: float, tables: int, seed: int
 ) -> Exploitability:
     """Train with an online algorithm: every update has hands of the current policy."""
-    settings = settings_of({**options, "learning_rate": rate})
+    settings = settings_of({**changes, "learning_rate": rate})
     return train(settings, tables, seed=seed, averages=False, advantages=advantages)
 
 
@@ -141,20 +141,14 @@ ARMS: Mapping[str, Arm] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Exploitability in Kuhn poker of a table, by algorithm")
-    parser.add_argument("--seeds", type=int, default=32, help="tables that are trained side by side")
-    parser.add_argument("--seed", type=int, default=0, help="of the hands of reported tables; the next one is swept")
-    chosen = parser.parse_args()
-    if chosen.seeds < 2:
-        parser.error("--seeds must be 2 or more: a standard error needs two")
+    about = "of the hands of reported tables; the next one is swept"
+    chosen = options("algorithm", about).parse_args()
     began = time.perf_counter()
     print(f"| algorithm | learning rate | {' | '.join(map(str, CHECKED))} |\n|---|---:|{'---:|' * len(CHECKED)}")
     for name, arm in ARMS.items():
         swept = {rate: fmean(arm(rate, chosen.seeds, chosen.seed + 1)[str(CHECKED[-1])]) for rate in RATES}
         rate = min(swept, key=swept.__getitem__)
-        found = arm(rate, chosen.seeds, chosen.seed).values()
-        cells = [f"{fmean(values):.3f} ± {stdev(values) / len(values) ** 0.5:.3f}" for values in found]
-        print(f"| {name} | {rate} | {' | '.join(cells)} |", flush=True)
+        print(f"| {name} | {rate} | {cells(arm(rate, chosen.seeds, chosen.seed))} |", flush=True)
     print(f"mean of {chosen.seeds} tables ± its standard error; {time.perf_counter() - began:.0f} s")
 
 

@@ -44,6 +44,8 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "no KL term": {"kl_coef": 0.0},
 }
 """The options of ``reinforce`` by row of the table."""
+HANDS_EACH = 256
+"""Hands of an update, unless a row says otherwise."""
 CHECKED = (80, 200, 400)
 """Steps after which exploitability is computed; the averages after the last one."""
 
@@ -106,7 +108,7 @@ class Table(nn.Module):
 
 def settings_of(options: Mapping[str, Any]) -> ReinforceSettings:
     """Return the options of ``reinforce`` with those that all rows share."""
-    shared = {"steps": CHECKED[-1], "games": 256, "learning_rate": 0.1, "adam_beta1": 0.5, "adam_beta2": 0.95}
+    shared = {"steps": CHECKED[-1], "games": HANDS_EACH, "learning_rate": 0.1, "adam_beta1": 0.5, "adam_beta2": 0.95}
     return ReinforceSettings(**{**shared, "average_decay": 0.9, "sampling": {"max_new_tokens": 1}, **options})
 
 
@@ -212,22 +214,36 @@ def batch_of(table: Table, reference: Reference, counts: Tensor, advantages: Adv
     )  # fmt: skip
 
 
+def options(about: str, seed: str) -> argparse.ArgumentParser:
+    """Return a parser of the number of tables and of the seed, which is that of ``seed``."""
+    parser = argparse.ArgumentParser(description=f"Exploitability in Kuhn poker of a table, by {about}")
+    parser.add_argument("--seeds", type=_several, default=32, help="tables that are trained side by side, 2 or more")
+    parser.add_argument("--seed", type=int, default=0, help=seed)
+    return parser
+
+
+def _several(text: str) -> int:
+    if (count := int(text)) < 2:
+        raise argparse.ArgumentTypeError("must be 2 or more: a standard error needs two")
+    return count
+
+
+def cells(found: Mapping[str, Sequence[float]]) -> str:
+    """Return the mean and the standard error of each entry, as the cells of a table's row."""
+    return " | ".join(f"{fmean(one):.3f} ± {stdev(one) / len(one) ** 0.5:.3f}" for one in found.values())
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Exploitability in Kuhn poker of a table, by reference of the KL term")
-    parser.add_argument("--seeds", type=int, default=32, help="tables that are trained side by side")
-    parser.add_argument("--seed", type=int, default=0, help="of all hands")
+    parser = options("reference of the KL term", "of all hands")
     parser.add_argument("--start", type=float, default=0.0, help="standard deviation of the first logits")
     chosen = parser.parse_args()
-    if chosen.seeds < 2:
-        parser.error("--seeds must be 2 or more: a standard error needs two")
     began = time.perf_counter()
-    for number, (name, options) in enumerate(ARMS.items()):
-        settings, advantages = settings_of(options), by_deal if name == BY_DEAL else None
+    for number, (name, arm) in enumerate(ARMS.items()):
+        settings, advantages = settings_of(arm), by_deal if name == BY_DEAL else None
         found = train(settings, chosen.seeds, seed=chosen.seed, start=chosen.start, advantages=advantages)
         if number == 0:
             print(f"| reference | {' | '.join(found)} |\n|---|{'---:|' * len(found)}")
-        cells = [f"{fmean(values):.3f} ± {stdev(values) / len(values) ** 0.5:.3f}" for values in found.values()]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        print(f"| {name} | {cells(found)} |", flush=True)
     print(f"mean of {chosen.seeds} seeds ± its standard error; {time.perf_counter() - began:.0f} s")
 
 

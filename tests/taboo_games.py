@@ -12,6 +12,12 @@ def task_of(word: str, max_turns: int = 5) -> Task:
     return Task(word, {"target_word": word, "max_turns": max_turns})
 
 
+def words_of_first_prompts() -> int:
+    """Return the words of the longer of both roles' prompts before anything is said."""
+    start = TABOO.start(task_of("river"), 0)
+    return max(len(TABOO.prompt(TABOO.observe(start, role)).split()) for role in ROLES)
+
+
 def history_of(*texts: str) -> tuple[Utterance, ...]:
     return tuple(Utterance(ROLES[index % 2], text) for index, text in enumerate(texts))
 

@@ -29,7 +29,7 @@ from spag.rollout.runner import game_specs as specs_of
 from spag.rollout.writer import collect_episodes
 from spag.storage.episodes import read_episodes
 from spag.storage.store import JsonlStore
-from taboo_games import ROLES, TABOO, task_of
+from taboo_games import ROLES, TABOO, task_of, words_of_first_prompts
 
 WORDS = ["river", "bread", "piano", "ice cream", "window"]
 LINES = [
@@ -154,9 +154,7 @@ def test_an_utterance_is_cut_to_what_files_may_hold(tmp_path: Path) -> None:
 
 def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Path) -> None:
     """Games go on to their end, and others are not affected: the same command would stop at the same game again."""
-    start = TABOO.start(task_of("river"), 0)
-    first = max(len(TABOO.prompt(TABOO.observe(start, role)).split()) for role in ROLES)
-    engine = ScriptedEngine(lambda request: "a word of mine", context=first + 15)
+    engine = ScriptedEngine(lambda request: "a word of mine", context=words_of_first_prompts() + 15)
     narrow = dict.fromkeys(ROLES, Player(engine, "m", Sampling()))
     specs = game_specs(["river", "bread"], 1, seed=1)
 

@@ -22,7 +22,7 @@ from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.runs.reading import RunFolder
 from spag.web.live_games import _sampling
 from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, ModelPool, Sessions, WebMatch
-from taboo_games import ROLES, TABOO, task_of
+from taboo_games import ROLES, TABOO, task_of, words_of_first_prompts
 
 SWAP = {"hx-request": "true"}
 
@@ -136,9 +136,7 @@ def test_a_dead_engine_is_told_and_the_game_can_go_on(run: Path) -> None:
 
 
 def test_a_game_that_outgrows_the_context_goes_on(run: Path) -> None:
-    start = TABOO.start(task_of("river"), 0)
-    first = max(len(TABOO.prompt(TABOO.observe(start, role)).split()) for role in ROLES)
-    engine = ScriptedEngine(lambda request: "Hm.", context=first + 50)
+    engine = ScriptedEngine(lambda request: "Hm.", context=words_of_first_prompts() + 50)
     with visitor(site(run, lambda name: engine)) as client:
         address = begin(client, "attacker", "river")
         for text in ("What runs?", "And then? " * 100, "What else?"):  # the second fills the context

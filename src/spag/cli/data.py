@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -91,7 +91,7 @@ def judge_command(
     """
     from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
     from spag.cli.tables import print_game, print_outcomes
-    from spag.games.registry import game_of, game_of_file, rules_of
+    from spag.games.registry import game_by_rules, game_of_file
     from spag.storage.episodes import read_episodes
     from spag.storage.store import write_rows
 
@@ -99,15 +99,12 @@ def judge_command(
         raise click.UsageError("--show prints text; it cannot be combined with --json")
     refuse_input(output, episodes)
     asked = {name: value for name, value in (("judge", mode), ("language", language)) if value is not None}
-    game, games = game_of_file(episodes, **asked), dict[str, Any]()
-    judged = []
+    game, judged = game_of_file(episodes, **asked), list["Episode"]()
     for episode in read_episodes(episodes):
-        rules = f"{episode.game} {rules_of(episode)}"
-        if rules not in games:
-            games[rules] = game_of(episode, **asked) if episode.game == game.name else game  # which refuses it
-        judged.append(_judged(games[rules], episode, asked))
+        own = game_by_rules(episode, game, **asked)
+        judged.append(_judged(own, episode, asked))
         if len(judged) <= show:
-            print_game(games[rules], judged[-1])
+            print_game(own, judged[-1])
     stats = RewardStats()
     assign_rewards(judged, settings=RewardSettings(template="play"), game=game, stats=stats)
     if as_json:

@@ -94,9 +94,13 @@ def game_of(episode: Episode, **settings: Any) -> Game:
     return get(episode.game, **{**rules_of(episode), **settings})
 
 
-def game_by_rules(episode: Episode, known: Game) -> Game:
-    """Return ``known`` if ``episode`` was recorded under its rules, else its game under the recorded ones."""
-    return known if rules_of(episode).items() <= settings_of(known).items() else game_of(episode)
+def game_by_rules(episode: Episode, known: Game, **settings: Any) -> Game:
+    """Return ``known`` if it has the recorded rules of ``episode``, with ``settings`` in their place; else the game
+    that has. For another kind of game it returns ``known``, which refuses it.
+    """
+    rules = {**rules_of(episode), **settings}
+    is_known = episode.game != known.name or rules.items() <= settings_of(known).items()
+    return known if is_known else get(episode.game, **rules)
 
 
 def rules_of(episode: Episode) -> dict[str, Any]:

@@ -110,8 +110,8 @@ def run_notes(planner: Planner, teacher_price: Price | None = None) -> dict[str,
     warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]
     found = {"instruction data": "; ".join(warned)} if warned else {}
     plays = max((stage.count for name, stage in stages.items() if name.endswith(" self-play")), default=0)
-    for number, (label, phase) in enumerate(zip(labels(config), config.phases, strict=True)):
-        stage, place = stages[label], phase.algorithm if label == phase.algorithm else f"phases.{number}"
+    for label, phase in zip(labels(config), config.phases, strict=True):
+        stage = stages[label]
         if getattr(phase.settings, "episodes", None) == [TEACHER] and plays > 10 * stage.games:
             asked = play_work(config.game_of(phase).build(), planner.assumed.utterance) * _ENOUGH
             said = f"{asked.prompts / 1e6:.0f} M prompt and {asked.drawn / 1e6:.1f} M completion tokens"
@@ -119,7 +119,7 @@ def run_notes(planner: Planner, teacher_price: Price | None = None) -> dict[str,
                 said += f", {cost_usd(teacher_price, asked.prompts, asked.drawn):,.2f} USD"
             found["imitation data"] = _FEW.format(
                 games=stage.games, samples=stage.count, updates=stage.updates, papers=_PAPERS, plays=plays,
-                option=f"--set {place}.episodes", enough=_ENOUGH, asked=said,
+                option=f"--set {planner.place_of(label)}.episodes", enough=_ENOUGH, asked=said,
             )  # fmt: skip
     return found
 

@@ -143,7 +143,7 @@ class Planner(StagePlanner):
                 f"{demand.engines} x {demand.least / GIB:.1f} GiB at least, while training "
                 f"{alone.memory.total / GIB:.1f} GiB, of {gpu * USABLE / GIB:.1f} GiB"
             )
-            play.advice.extend(self._more_room(self._place(label), online, plays, demand))
+            play.advice.extend(self._more_room(self.place_of(label), online, plays, demand))
         else:
             play.notes.append(sharing.describe())
         asleep = sharing is not None and sharing.sleep > 0

@@ -165,7 +165,7 @@ class StagePlanner:
             stage.notes.append(f"CPU memory for offload: {taken.host * processes / GIB:,.0f} GiB in all")
         return stage
 
-    def _place(self, label: str) -> str:
+    def place_of(self, label: str) -> str:
         """Return the option that a phase's options are below."""
         return label if label in algorithm_names() else f"phases.{labels(self.config).index(label)}"
 
@@ -174,7 +174,7 @@ class StagePlanner:
         memory: Callable[[UpdateSettings, int], Memory], room: float,
     ) -> Iterator[str]:  # fmt: skip
         """Yield the nearest settings whose ``memory`` fits into ``room``, with more GPUs if need be."""
-        place = self._place(label)
+        place = self.place_of(label)
         lora, gpu = settings.lora or LoraConfig(), not self.device.is_cpu
         lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
         whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}

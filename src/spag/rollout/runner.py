@@ -93,7 +93,9 @@ def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bo
     """Whether to sample an empty utterance again, with retries left. A cut thought stands, unless ``retry_cut``, and so
     does the reply to a prompt that is too long.
     """
-    most = sampling.empty_retries if completion.finish_reason is not FinishReason.CONTEXT else 0
+    if completion.finish_reason is FinishReason.CONTEXT:
+        return False
+    most = sampling.empty_retries
     if completion.finish_reason is FinishReason.THOUGHT:
         most = CUT_RETRIES if sampling.retry_cut else 0
     return not completion.text.strip() and attempt < most and sampling.temperature > 0

@@ -27,9 +27,9 @@ from spag.engines.base import Request, Sampling
 from spag.storage.jsonfile import decode
 
 MOST_CHOICES = 16
+"""Most texts per request, over all its prompts."""
 NO_ROOM = "context_length_exceeded"
 """OpenAI's code for a prompt that leaves no room for the reply."""
-"""Most texts per request, over all its prompts."""
 NEUTRAL: dict[str, Any] = {
     **{"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}, "echo": False, "best_of": 1, "suffix": ""},
     **{"top_logprobs": 0, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "store": False},
