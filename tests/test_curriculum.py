@@ -1,5 +1,6 @@
 """A curriculum: phases with games of their own, from the run to the tables, the report and the web pages of it."""
 
+import json
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,15 @@ def test_a_later_phase_trains_the_adapter_that_there_is() -> None:
     phases = "[{algorithm: turnwise, lora: {rank: 8}}, {algorithm: reinforce}, {algorithm: group, lora: {rank: 16}}]"
     config = parse_config(f"{{game: {{name: nim}}, model: {{name: smollm2-135m}}, phases: {phases}}}", "test")
     with pytest.raises(ConfigError, match=r"^phases\.2\.lora\.rank=16: this phase trains .* set it to 8, as there"):
+        check_run(config, config.game.build())
+
+
+def test_a_phase_trains_the_adapter_of_the_start(tmp_path: Path) -> None:
+    described = {"peft_type": "LORA", "base_model_name_or_path": "smollm2-135m", "r": 4, "lora_alpha": 32}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(described))
+    phases = "[{algorithm: turnwise, lora: {rank: 4}}, {algorithm: turnwise, lora: {rank: 16}}]"
+    config = parse_config(f"{{game: {{name: nim}}, model: {{name: '{tmp_path}'}}, phases: {phases}}}", "test")
+    with pytest.raises(ConfigError, match=r"^phases\.1\.lora\.rank=16: this phase trains the adapter of .* to 4, as"):
         check_run(config, config.game.build())
 
 

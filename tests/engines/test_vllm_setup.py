@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
-ADAPTERS = Adapter(Path("a"), "m", 4), Adapter(Path("b"), "m", 12)
+ADAPTERS = Adapter(Path("a"), "m", 4, 4, 8), Adapter(Path("b"), "m", 12, 12, 8)
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,13 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter folder. ``rank`` is its largest, over all adapted maps."""
+    """A LoRA adapter folder. ``largest_rank`` is over all adapted maps; ``rank`` and ``alpha`` are the config's."""
 
     folder: Path
     base: str
+    largest_rank: int
     rank: int
+    alpha: int
 
 
 class _AdapterFile(msgspec.Struct):
@@ -93,6 +95,7 @@ class _AdapterFile(msgspec.Struct):
     peft_type: Literal["LORA"]
     base_model_name_or_path: Annotated[str, msgspec.Meta(min_length=1)]
     r: Annotated[int, msgspec.Meta(ge=1)]
+    lora_alpha: int = 8  # peft's default
     rank_pattern: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
 
 
@@ -122,7 +125,8 @@ def read_adapter(folder: Path) -> Adapter | None:
     if (expanded(base) / ADAPTER_CONFIG).exists():
         fix = "merge that into its base model first"
         raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; {fix}")
-    return Adapter(folder, base, max(described.r, *(described.rank_pattern or {}).values(), 1))
+    largest = max([described.r, *(described.rank_pattern or {}).values()])
+    return Adapter(folder, base, largest, described.r, described.lora_alpha)
 
 
 def _found_base(base: str, folder: Path) -> str:

@@ -18,14 +18,15 @@ from spag.core.types import Split
 from spag.engines.players import Kind, bot_of, kind_of
 from spag.engines.vllm.setup import MAX_TEMPERATURE, Backend
 from spag.games.base import Game, tasks_of
-from spag.models.finding import resolve_model
-from spag.models.roles import adapter_names, model_of_role, read_roles
+from spag.models.finding import read_adapter, resolve_model
+from spag.models.roles import adapter_names, model_of_role, models_of, read_roles
 from spag.rollout.matchmaking import groups_by_weight, training_specs
 from spag.rollout.ray import require_ray
 from spag.runs.layout import arena_entrants, last_models
 from spag.runs.machine_checks import backend_here, check_machine, check_players, is_elsewhere, players
 from spag.runs.teachers import teacher_file
 from spag.storage.episodes import is_file_of_samples, read_episodes, read_sft
+from spag.storage.home import expanded
 
 MOST_GAMES = 10_000_000
 """Games per iteration; more would take gigabytes for their list alone."""
@@ -140,14 +141,20 @@ def _check_length(config: RunConfig, phase: PhaseConfig) -> None:
 
 
 def _check_adapters(config: RunConfig) -> None:
-    """Refuse a phase's adapter of another shape than an earlier phase's, which it trains further."""
+    """Refuse a phase's adapter of another shape than the one it trains further: the start's, or an earlier phase's."""
+    starts = [adapter for part in models_of(config.model.name) if (adapter := read_adapter(expanded(part)))]
     first = next((phase.settings.lora for phase in config.phases if phase.settings.lora), None)
     for number, phase in enumerate(config.phases):
-        for option in ("rank", "alpha", "target_modules") if (own := phase.settings.lora) and first else ():
+        if not (own := phase.settings.lora) or not first:
+            continue
+        for option in ("rank", "alpha", "target_modules"):
             values = getattr(own, option), getattr(first, option)
             asked, has = (sorted(value) if isinstance(value, list) else value for value in values)
+            whose = "an earlier one's adapter"
+            if starts and option != "target_modules":
+                whose, has = f"the adapter of {config.model.name}", getattr(starts[0], option)
             if asked != has:
-                what = f"this phase trains an earlier one's adapter further; set it to {has}, as there"
+                what = f"this phase trains {whose} further; set it to {has}, as there"
                 raise ConfigError(f"phases.{number}.lora.{option}={asked}: {what}")
 
 

@@ -124,7 +124,7 @@ def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -
 
 def max_lora_rank(adapters: Iterable[Adapter]) -> int:
     """Return vLLM's ``max_lora_rank`` for ``adapters``; vLLM refuses those beyond its largest."""
-    rank = max(adapter.rank for adapter in adapters)
+    rank = max(adapter.largest_rank for adapter in adapters)
     return next((supported for supported in _LORA_RANKS if supported >= rank), _LORA_RANKS[-1])
 
 
