@@ -90,6 +90,8 @@ CASES = {
             ("Je sais quel est le mot : rivières.", WON),
             ("Je connais le mot ! Ce doit être une rivière.", WON),
             ("Je connais le mot ! Rivière !", WON),
+            ("Ah, je vois. Le mot est rivière !", WON),
+            ("Le mot est lac ?", None),
             ("Je connais le mot ! C'est `lac` !", LOST),
             ("Je connais le mot ! Est-ce le lac ?", LOST),
             ("Je connais le mot : lac", LOST),

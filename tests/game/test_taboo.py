@@ -105,6 +105,7 @@ def test_rewards_of_the_outcomes() -> None:
         (("Hi", "I know the word! It is river!"), {"guess": 1, "guessed_right": 1}),
         (("I know the word! It is bread!",), {"announced": 1}),
         (("It is a river.",), {}),
+        (("I know the word! Is it bread?",), {"announced": 1}),  # no leak, though the published judge sees nothing
         (("It is a r-i-v-e-r.",), {"hidden_leaks": 1}),  # the published judge looks for the bare letters
     ],
 )

@@ -97,6 +97,7 @@ def test_the_answerer_may_not_give_it_away(city: str, answer: str, piece: str) -
         ("Paris", "It is a large city on a river in Europe."),
         ("Paris", "It is not far from Germany. Belgian people like it."),
         ("Chicago", "It is a North American city."),
+        ("Chicago", "It is in the Americas."),
         ("Chicago", "Let us say it lies in north america."),
         ("Cape Town", "It lies in Africa."),
         ("Cape Town", " ".join(["word"] * 50)),

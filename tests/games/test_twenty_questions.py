@@ -68,7 +68,7 @@ def test_other_words_do_not_name_it(thing: str, question: str) -> None:
     [
         "Yes.", "yes", "YES!", " No ", "nope", "Sometimes.", "Usually", "It depends.", "I don’t know.",
         "Answer: Yes.", "answerer: no", "My answer: no.", '"Yes."', "**No**", "Yes, it is.", "No, it is not.",
-        "No, it isn't.", "No. They can't.", "Yes\nit does",
+        "No, it isn't.", "No. They can't.", "Yes\nit does", "**Yes**.", "*No*, it is not.", "Answer: **Yes**", "`No`.",
     ],
 )  # fmt: skip
 def test_answers_that_are_accepted(answer: str) -> None:

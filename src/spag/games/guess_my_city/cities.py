@@ -17,7 +17,7 @@ from spag.core.types import Task
 from spag.games.guessing import ANSWERER, QUESTIONER, Entries, GuessingGame, find_name, guessing_bots, read_entries
 
 _MOST_WORDS = 50
-_CONTINENT = re.compile(r"\b(?:north|south|central|latin)[\s-]+americas?n?s?\b", re.IGNORECASE)
+_CONTINENT = re.compile(r"\b(?:(?:north|south|central|latin)[\s-]+americas?n?s?|the[\s-]+americas)\b", re.IGNORECASE)
 _TALK = ("How many people live there?", "What is the weather like?", "Is it by the sea?", "What is it famous for?")
 _ANSWERS = (
     "It is a large city with a long history.",

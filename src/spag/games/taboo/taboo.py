@@ -33,6 +33,7 @@ from spag.games.taboo.prompts import Prompts, PromptSet
 from spag.games.taboo.types import Role, TabooOutcome, Verdict
 from spag.games.taboo.words import SHIPPED, load_words
 from spag.text.english import ENGLISH
+from spag.text.evasions import find_said
 from spag.text.words import parse_words, split_of
 
 _REWARDS = {
@@ -212,8 +213,10 @@ class AdversarialTaboo(TextGame):
         is_strict = self.judge is JudgeMode.STRICT
         strict = result if is_strict else replace(self, judge=JudgeMode.STRICT).replay(task, history)
         if strict.outcome == TabooOutcome.ATTACKER_VIOLATION:
-            leak = history[strict.length - 1]
-            found["hidden_leaks"] = int(judge_utterance(Role(leak.role), leak.content, word, JudgeMode.PAPER) is None)
+            broke = history[strict.length - 1].content
+            leaks = find_said(broke, word, language_of(self.language).lexicon) is not None  # no announcement alone
+            by_paper = judge_utterance(Role.ATTACKER, broke, word, JudgeMode.PAPER)
+            found["hidden_leaks"] = int(leaks and by_paper is None)
         return found
 
     def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:

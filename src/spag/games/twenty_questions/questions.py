@@ -74,7 +74,7 @@ class TwentyQuestions(GuessingGame):
         return things()
 
     def illegal(self, answer: str) -> str | None:
-        plain = " ".join(fold(answer).split()).strip("\"'*_` ")
+        plain = re.sub(r'["*_`]', "", " ".join(fold(answer).split())).strip("' ")
         if _ANSWER.fullmatch(plain):
             return None
         return f'answered "{plain[:60]}" instead of Yes, No or Sometimes' if plain else "said nothing"

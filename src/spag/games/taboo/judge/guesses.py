@@ -149,7 +149,8 @@ def _announced(after: str, grammar: Grammar) -> Iterator[Guess | None]:
 def _is_meant(text: str, short: re.Match[str], guess: Guess, grammar: Grammar, *, by_defender: bool) -> bool:
     """Tell a guess without an announcement ("The word is river!") from talk ("The word is river in all of them.")."""
     before = text[max(0, short.start() - 60) : short.start()]
-    if guess.after.startswith("?"):
+    mark = guess.after.lstrip(' "')[:1]  # behind the closing quotation mark, or a French space
+    if mark == "?":
         return False
     if grammar.cue.search(before):
         return True
@@ -157,7 +158,7 @@ def _is_meant(text: str, short: re.Match[str], guess: Guess, grammar: Grammar, *
         return False
     alone = TOKEN.search(guess.after) is None and (guess.quoted or short.start() == 0)
     cued = grammar.hedged_cue.search(before) or grammar.firm.search(short[0])
-    return alone or guess.after.startswith("!") or cued is not None
+    return alone or mark == "!" or cued is not None
 
 
 def _phrase(text: str, start: int, grammar: Grammar, *, loose: bool) -> Guess | None:
