@@ -2,7 +2,8 @@
 
 together.py FILE, a JSON list of {"model", "output", "settings", "count", "stop"}. ``stop`` ends a training after that
 update, as an error would. What the processes saw goes to OUTPUT.json: whether the model was sharded while it trained,
-what DeepSpeed offloaded, and how long they would have waited for each other.
+and its gradients were not between micro-batches, what DeepSpeed offloaded, and how long they would have waited for each
+other.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 from tiny import train_tiny
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from spag.config.schema import PhaseConfig
@@ -20,6 +22,17 @@ from spag.learning.loop import Loop
 
 class StoppedError(Exception):
     pass
+
+
+def has_whole_gradients(module: torch.nn.Module) -> bool:
+    """Whether FSDP2 keeps a gradient of ``module`` whole: in the precision of reductions, or in its own."""
+    group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
+    found = (
+        [(p.unsharded_accumulated_grad, getattr(p, "_unsharded_param", None)) for p in group.fsdp_params]
+        if group
+        else []
+    )
+    return any(kept is not None or getattr(whole, "grad", None) is not None for kept, whole in found)
 
 
 def run(job: dict) -> None:
@@ -32,6 +45,8 @@ def run(job: dict) -> None:
             "fsdp" if isinstance(p, DTensor) else "zero3" if hasattr(p, "ds_id") else "whole"
             for p in self.policy.model.parameters()
         )
+        if any(map(has_whole_gradients, self.policy.model.modules())):
+            kinds.add("whole gradients")
         if hasattr(self.policy.model, "zero_offload_param"):
             offloaded = {
                 "parameters": self.policy.model.zero_offload_param(),

@@ -50,7 +50,7 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
     accelerator = Accelerator(cpu=cpu, mixed_precision=precision, **options)
     if settings.parallel == "fsdp" and on_cpu:  # accelerate supports FSDP2 only on GPUs, and would keep replicas
         accelerator.state.fsdp_plugin = options["fsdp_plugin"]
-        accelerator.state.distributed_type = DistributedType.FSDP
+        PartialState._shared_state["distributed_type"] = accelerator.state.distributed_type = DistributedType.FSDP
     torch.manual_seed(seed)
     return accelerator
 

@@ -61,10 +61,14 @@ def warmup_decay(update: int, *, warmup: int, total: int) -> float:
 
 @contextmanager
 def syncing(accelerator: Accelerator, model: nn.Module, *, last: bool, by_hand: bool) -> Iterator[None]:
-    """Synchronise gradients only in the ``last`` micro-batch of an update; ``by_hand``: not at all."""
-    deepspeed = accelerator.distributed_type is DistributedType.DEEPSPEED
+    """Average gradients only in the ``last`` micro-batch of an update; ``by_hand``: not at all.
+
+    Sharded gradients are averaged in every micro-batch: otherwise FSDP2 would keep whole ones until the last, 4 bytes
+    per parameter on every GPU.
+    """
+    sharded = accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
     accelerator.gradient_state._set_sync_gradients(last)
-    with nullcontext() if (last and not by_hand) or deepspeed else accelerator.no_sync(model):
+    with nullcontext() if (last and not by_hand) or sharded else accelerator.no_sync(model):
         yield
 
 
