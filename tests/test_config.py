@@ -86,6 +86,13 @@ def test_an_option_is_set_by_the_number_of_its_phase_or_by_its_algorithm() -> No
     assert (game.judge, game.words) == ("paper", "shipped")  # the preset's own setting stays
 
 
+def test_an_opponent_that_is_set_joins_the_default_or_the_files() -> None:
+    assert spag_of(load_config("llama2-7b", ["spag.opponents.base=0.25"])).opponents == {"self": 1.0, "base": 0.25}
+    text = "phases: [{algorithm: spag, opponents: {start: 2}}]"
+    assert spag_of(parse_config(text, "test", ["spag.opponents.base=0.25"])).opponents == {"start": 2, "base": 0.25}
+    assert spag_of(parse_config(text, "test", ["spag.opponents={base: 1}"])).opponents == {"base": 1}
+
+
 def test_phases_that_no_file_names_can_be_set() -> None:
     config = parse_config("", "test", ["phases.1.iterations=5", "imitation.epochs=2"])
     assert (spag_of(config).iterations, config.phases[0].settings.epochs) == (5, 2)

@@ -49,7 +49,7 @@ SKIP, RUN, REDO, REFUSE = Action
         (DONE, OTHER, REFUSE, CHANGED + FIX, REDO),
         (DONE, OTHER | NEEDS, REFUSE, CHANGED + FIX, REFUSE),
         (DONE, SAME | {"replaced": ["train/file"]}, REFUSE, REPLACED + FIX, REDO),
-        (DONE, SAME | GONE, SKIP, "done before, but train/file is gone", REDO),
+        (DONE, SAME | GONE, SKIP, "done before, but train/file is gone; --force redoes it", REDO),
         (DONE, SAME | {"built_on": {"play": "b"}}, REDO, REBUILT, REDO),
         (DONE, SAME | {"built_on": {"play": None}}, REDO, REBUILT, REDO),
         (DONE, SAME | {"built_on": {"play": "b"}} | NEEDS, REFUSE, MISSING, REFUSE),

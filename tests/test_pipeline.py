@@ -223,6 +223,7 @@ def test_entrants_of_the_arena_are_chosen_and_may_change(folder: Path, model_fol
     results = json.loads((folder / "arena" / "results.json").read_text())
     assert [pair["players"] for pair in results["pairs"]] == [["spag-1", "imitation"]]
     assert len(list(read_episodes(folder / "arena" / "episodes.jsonl"))) == 2 * 2  # role assignments, words
+    assert results["subjects"] == ["imitation", "spag-1"]  # of the trained models, the last is the report's subject
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,11 @@ def test_endpoints_and_bots_load_no_weights() -> None:
     assert arena.memory.policies == alone and not arena.problems
 
 
+def test_float32_takes_a_gpus_own_speed_in_it() -> None:
+    hours = [planned("A100-80", 8, f"model.dtype={dtype}")[0].hours for dtype in ("bfloat16", "float32")]
+    assert hours[1] > 3 * hours[0]  # 19.5 instead of 312 TFLOP/s, beside what moves between GPUs
+
+
 @pytest.mark.slow
 def test_what_training_would_refuse_is_not_advised() -> None:
     imitation = planned("A100-80", 12, *REPLICAS)[0]

@@ -54,7 +54,12 @@ def test_a_reference_behind_an_endpoint_is_not_the_model_that_was_trained() -> N
     assert last_model(results) == "mine"
     results["ratings"].append({"name": "ref", "points": 0.0, "low": 0.0, "high": 0.0})
     assert last_model(results) == "ref"
-    assert last_model({**results, "local": ["base", "mine"]}) == "mine"
+    assert last_model({**results, "subjects": ["base", "mine"]}) == "mine"
+
+
+def test_a_report_is_about_no_constant_bot() -> None:
+    rows = [{"name": name} for name in ("bot:random", CONSTANT)]
+    assert last_model({"ratings": rows, "subjects": []}) == "bot:random"
 
 
 def test_players_that_never_met_are_not_compared() -> None:
@@ -149,8 +154,10 @@ def test_the_first_exact_figure_of_every_player_is_named() -> None:
         "online": {"exploitability": 0.1},
         "bot": {"legal_mass": 1.0},
     }
-    assert exact_sentence(known) == "Exploitability, computed exactly: 0.513 for imitation, 0.100 for online."
-    assert exact_sentence({}) == exact_sentence({"bot": {}}) == ""
+    said = "Exploitability, computed exactly{}: 0.513 for imitation, 0.100 for online."
+    assert exact_sentence({"exact_metrics": known}) == said.format("")
+    assert exact_sentence({"exact_metrics": known, "thinking": True}) == said.format(", with thinking disabled")
+    assert exact_sentence({"exact_metrics": {}}) == exact_sentence({"exact_metrics": {"bot": {}}}) == ""
 
 
 def reasoning(tasks: int, low: float, p: float) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def words_command(source: str, top: int, split: str, language: str, output: Path
 
 @click.command("judge")
 @click.argument("episodes", type=EXISTING, metavar="FILE")
-@click.option("--mode", type=click.Choice(["strict", "paper"]), help="Taboo's rules of judging. [default: strict]")
+@click.option("--mode", type=click.Choice(["strict", "paper"]), help="Taboo's judge. [default: the file's, or strict]")
 @click.option("--language", metavar="CODE", help="Taboo's language: en, de, fr or es. [default: the file's, or en]")
 @click.option("--show", type=click.IntRange(min=0), default=0, help="Print the first N games, with the judge's reason.")
 @json_option

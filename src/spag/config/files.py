@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from spag.algorithms import get as get_algorithm
 from spag.algorithms import names as algorithm_names
+from spag.algorithms.settings import SELF
 from spag.config.presets import PRESETS, preset_text
 from spag.config.reading import parse_yaml, read_config_text, shown
 from spag.config.schema import GAME_FAULT, PhaseConfig, RunConfig
@@ -30,6 +31,8 @@ _MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
 _MIXED = re.compile(r"(mix\.\d+)\.game\b")
 """The place of a game in a mix: its settings are given next to its weight, not below ``game``."""
 _DEFAULT_PHASES = [{"algorithm": phase.algorithm} for phase in RunConfig.model_fields["phases"].default]
+_FILLED = {"opponents": {SELF: 1.0}}
+"""The default of a section that is not empty: an option set in it adds to it."""
 _OTHER_NAMES = {
     "lr": "learning_rate", "batch_size": "global_batch_size", "num_epochs": "epochs", "num_train_epochs": "epochs",
     "warmup": "warmup_ratio", "grad_clip": "max_grad_norm", "beta": "kl_coef", "gamma": "discount",
@@ -120,7 +123,7 @@ def _apply_override(data: dict[str, Any], override: str) -> str:
     section: Any = data
     for part in path[:-1]:  # sections are copied, because a YAML alias makes two of them one object
         place = _place(section, part, key)
-        inside = section[place] if isinstance(section, list) else section.get(place)
+        inside = section[place] if isinstance(section, list) else section.get(place, _FILLED.get(part))
         section[place] = list(inside) if isinstance(inside, list) else dict(inside) if isinstance(inside, dict) else {}
         section = section[place]
     if path[-2:] == ["game", "name"] and isinstance(section, dict) and section.get("name", DEFAULT) != value:

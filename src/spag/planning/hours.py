@@ -113,6 +113,5 @@ def _token(shape: ModelShape, length: float) -> float:
 
 def _flops(device: Device, number: int, assumed: Assumptions, of_products: float) -> float:
     """Return operations per second. ``of_products``: the reached share of a CPU's speed in matrix products."""
-    if not device.is_cpu:
-        return device.flops * assumed.mfu
-    return of_products * (device.flops if number == 2 else device.full_flops or device.flops / 2)
+    flops = device.flops if number == 2 else device.full_flops or device.flops / 2
+    return flops * (of_products if device.is_cpu else assumed.mfu)

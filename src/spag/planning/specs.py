@@ -128,7 +128,7 @@ def shape_of(config: Any, name: str) -> ModelShape:
 class Device:
     """A GPU by its datasheet, or all of this machine's CPU cores. ``memory`` in bytes; ``flops``: bfloat16 operations
     per second, dense and accumulated in float32; ``bandwidth`` of its memory and of its ``link`` to other GPUs (NVLink,
-    else PCIe; one direction), in bytes per second. For a CPU also ``full_flops``, in float32; 0: half of ``flops``.
+    else PCIe; one direction), in bytes per second; ``full_flops``: float32 operations, 0 for half of ``flops``.
     """
 
     name: str
@@ -152,17 +152,17 @@ HOST = 205e9
 _CORE = 78e9
 """float32 operations per second of one core with AVX2 (AMD EPYC), measured here, for machines without torch."""
 GPUS = tuple(
-    # datasheets write GB for about as many GiB; TFLOP/s with sparsity are halved
-    Device(name, gigabytes * GIB, teraflops * 1e12, bandwidth * 1e9, link)
-    for name, gigabytes, teraflops, bandwidth, link in (
-        ("A100-40", 40, 312, 1555, 300e9),  # NVIDIA A100 datasheet, SXM4; NVLink 600 GB/s both ways
-        ("A100-80", 80, 312, 2039, 300e9),  # NVIDIA A100 datasheet, SXM4
-        ("H100", 80, 989, 3350, 450e9),  # NVIDIA H100 datasheet, SXM5; NVLink 900 GB/s both ways
-        ("H200", 141, 989, 4800, 450e9),  # NVIDIA H200 datasheet, SXM
-        ("L40S", 48, 362, 864, PCIE),  # NVIDIA L40S datasheet
-        ("A10G", 24, 70, 600, PCIE),  # NVIDIA A10G datasheet (as AWS quotes it)
-        ("RTX-4090", 24, 165.2, 1008, PCIE),  # NVIDIA Ada GPU architecture whitepaper, appendix A
-        ("RTX-3090", 24, 71, 936, PCIE),  # NVIDIA Ampere GA102 whitepaper, table 2
+    # datasheets write GB for about as many GiB; TFLOP/s with sparsity are halved; float32 is without TF32
+    Device(name, gigabytes * GIB, half * 1e12, bandwidth * 1e9, link, full_flops=full * 1e12)
+    for name, gigabytes, half, full, bandwidth, link in (
+        ("A100-40", 40, 312, 19.5, 1555, 300e9),  # NVIDIA A100 datasheet, SXM4; NVLink 600 GB/s both ways
+        ("A100-80", 80, 312, 19.5, 2039, 300e9),  # NVIDIA A100 datasheet, SXM4
+        ("H100", 80, 989, 67, 3350, 450e9),  # NVIDIA H100 datasheet, SXM5; NVLink 900 GB/s both ways
+        ("H200", 141, 989, 67, 4800, 450e9),  # NVIDIA H200 datasheet, SXM
+        ("L40S", 48, 362, 91.6, 864, PCIE),  # NVIDIA L40S datasheet
+        ("A10G", 24, 70, 35, 600, PCIE),  # NVIDIA A10G datasheet (as AWS quotes it)
+        ("RTX-4090", 24, 165.2, 82.6, 1008, PCIE),  # NVIDIA Ada GPU architecture whitepaper, appendix A
+        ("RTX-3090", 24, 71, 35.6, 936, PCIE),  # NVIDIA Ampere GA102 whitepaper, table 2
     )
 )
 

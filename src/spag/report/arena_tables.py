@@ -4,21 +4,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spag.engines.players import is_local
+from spag.engines.players import CONSTANT, is_local
 from spag.evaluation.arena.paired import compared
 from spag.games.base import Game, is_competitive
 from spag.report.cells import Cell, Table, interval, oriented, p_value, rate_cell, signed, unsigned
 from spag.report.html import spaced
 
+WITHOUT_THINKING = ", with thinking disabled"
 Arena = Mapping[str, Any]
 """The result of ``load_results``."""
 
 
 def last_model(arena: Arena) -> str:
-    """Return the name of the last local model, else of the last player."""
+    """Return the name of the last model that the run trained; else of the last local model, or player."""
     names = [str(row["name"]) for row in arena["ratings"]]
-    local = arena.get("local", [name for name in names if is_local(name)])
-    return next((name for name in reversed(names) if name in local), names[-1])
+    subjects: list[str] = arena.get("subjects") or [name for name in names if is_local(name)]
+    return subjects[-1] if subjects else next(name for name in reversed(names) if name != CONSTANT)
 
 
 def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:
@@ -28,7 +29,7 @@ def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:
     if is_competitive(game):
         yield from (pair_table(arena), rating_table(arena))
     yield change_table(arena, game)
-    yield exact_table(arena["exact_metrics"])
+    yield exact_table(arena["exact_metrics"], thinking=arena.get("thinking", False))
 
 
 def role_table(arena: Arena, game: Game, role: str) -> Table:
@@ -123,10 +124,11 @@ def _paired_labels(game: Game) -> dict[tuple[str, str | None], tuple[str, int, i
     return labels
 
 
-def exact_table(known: Mapping[str, Mapping[str, float]]) -> Table:
-    """The exact metrics of policies in a solved game, by name."""
+def exact_table(known: Mapping[str, Mapping[str, float]], *, thinking: bool = False) -> Table:
+    """The exact metrics of policies in a solved game, by name; ``thinking``: whether they think in play."""
     names = list(dict.fromkeys(name for figures in known.values() for name in figures))
     rows = []
     for player, figures in known.items():
         rows.append((player, *(unsigned(figures[name], 3) if name in figures else None for name in names)))
-    return Table("Exact figures of the policy", ("policy", *(name.replace("_", " ") for name in names)), tuple(rows))
+    title = f"Exact figures of the policy{WITHOUT_THINKING if thinking else ''}"
+    return Table(title, ("policy", *(name.replace("_", " ") for name in names)), tuple(rows))

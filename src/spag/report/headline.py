@@ -12,7 +12,7 @@ from typing import Any
 from spag.engines.players import CONSTANT
 from spag.evaluation.warnings import arena_warnings
 from spag.games.base import Game, is_competitive
-from spag.report.arena_tables import last_model
+from spag.report.arena_tables import WITHOUT_THINKING, last_model
 from spag.report.cells import interval, oriented, p_text
 
 LEVEL = 0.05
@@ -109,11 +109,13 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
-def exact_sentence(exact_metrics: Mapping[str, Mapping[str, float]]) -> str:
+def exact_sentence(arena: Mapping[str, Any]) -> str:
     """Return the first exact metric of every player that has it, as a sentence; empty without any."""
+    exact_metrics = arena["exact_metrics"]
     name = next((name for figures in exact_metrics.values() for name in figures), "")
     found = [f"{figures[name]:.3f} for {player}" for player, figures in exact_metrics.items() if name in figures]
-    return f"{name.replace('_', ' ').capitalize()}, computed exactly: {', '.join(found)}." if found else ""
+    how = f"computed exactly{WITHOUT_THINKING if arena.get('thinking') else ''}"
+    return f"{name.replace('_', ' ').capitalize()}, {how}: {', '.join(found)}." if found else ""
 
 
 def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Comparison] | None:

@@ -150,7 +150,7 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
         "arena": arena,
         "sentence": sentence(player, found, caveats(arena, game, found, run.steps_of(player))) if found else "",
         "findings": found,
-        "exact": exact_sentence(arena["exact_metrics"]),
+        "exact": exact_sentence(arena),
         "few_tasks": arena["tasks"] < FEW_TASKS,
         "arena_games": sum(cell["games"] for cell in arena["matrix"]),
         "arena_note": run_tables.arena_note(run),

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,9 +25,12 @@ from spag.storage.store import write_json
 
 
 def play_arena(
-    folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, setup: PlaySetup, *, force: bool = False
-) -> dict[str, Any]:
+    folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, setup: PlaySetup, *,
+    trained: Collection[str] = (), force: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Let every pair of ``entrants`` (by name) play the held-out tasks. Each game of a mixture draws its player.
+
+    Reports are about the last entrant in ``trained``, else about the last local model.
 
     Writes ``episodes.jsonl`` and ``results.json``; returns the results. Games in the file stay. Raises ``RunError`` if
     some have other entrants or settings; ``force`` removes these.
@@ -43,7 +46,9 @@ def play_arena(
         what = f"{copies} of {len(tasks)} tasks repeat others, and models play those alike at temperature 0"
         setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
     results = arena_report(read_episodes(path), setup.game, list(entrants))
-    results["local"] = [name for name, model in entrants.items() if is_local(model.name)]
+    local = [name for name, model in entrants.items() if is_local(model.name)]
+    results["subjects"] = [name for name in trained if name in entrants] or local
+    results["thinking"] = config.arena.sampling.thinking.enabled
     results["exact_metrics"] = exact_metrics(entrants, setup.game, setup.reporter)
     write_json(folder / "results.json", results)
     return results

@@ -122,7 +122,9 @@ def _carry_out(state: Run) -> None:
 
     def compete() -> Results:
         entrants = {name: state.model(name) for name in names}
-        results = play_arena(state.folder / "arena", entrants, state.config, state.setup, force=True)
+        results = play_arena(
+            state.folder / "arena", entrants, state.config, state.setup, trained=state.models, force=True
+        )
         return {"games": sum(pair["games"] for pair in results["pairs"])}
 
     inputs = state.trained(*names)

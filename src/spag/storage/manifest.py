@@ -142,7 +142,8 @@ def _decide_again(record: Record, request: StageRequest) -> StageDecision:
     has_same_free = record.get("free") == request.free
     if record["status"] == "started" or not has_same_free:
         return StageDecision(Action.RUN, "begun" if has_same_free else "due")
-    return StageDecision(Action.SKIP, f"done before, but {request.lost[0]} is gone" if request.lost else "done before")
+    gone = f", but {request.lost[0]} is gone; --force redoes it" if request.lost else ""
+    return StageDecision(Action.SKIP, f"done before{gone}")
 
 
 def _fault(record: Record, request: StageRequest) -> str:

@@ -82,7 +82,7 @@ class AdversarialTaboo(TextGame):
             TabooOutcome.TIE, "tie", "#a3a9b6", rule="When every turn is played and nothing was decided, nobody wins."
         ),
     )
-    judged_by: ClassVar[tuple[str, ...]] = ("language",)
+    judged_by: ClassVar[tuple[str, ...]] = ("judge", "language")
     figures = (
         Figure("induced", "attacker wins by luring"),
         Figure("wrong_guess", "attacker wins by a wrong guess", limit=0.75, warning=_WRONG),
