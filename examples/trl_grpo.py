@@ -16,6 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from spag.adapters.opponent import Opponent, engine_of
 from spag.adapters.trl import GameRollout, game_prompts, game_reward, role_reward
+from spag.engines.base import Sampling
 from spag.games.registry import get
 from spag.models.finding import resolve_model
 from spag.models.tokens import PromptStyle
@@ -43,7 +44,8 @@ def main() -> None:
         logging_steps=1,
         save_strategy="no",
     )
-    with Opponent(game, engine_of(arguments.opponent, game)) if arguments.opponent else nullcontext() as opponent:
+    other = arguments.opponent and Opponent(game, engine_of(arguments.opponent, game), Sampling(temperature=1.0))
+    with other or nullcontext() as opponent:
         trainer = GRPOTrainer(
             AutoModelForCausalLM.from_pretrained(folder),
             [game_reward, role_reward],

@@ -185,6 +185,25 @@ def test_recorded_games_are_judged_by_the_rules_of_play(tmp_path: Path) -> None:
     assert "the files hold games with game.take 5 and 4; train on one at a time" in spag(*asked, status=2).output
 
 
+def test_games_are_judged_by_the_judge_of_play_unless_another_is_asked_for(tmp_path: Path) -> None:
+    history = [{"role": "attacker", "content": "Hi"}, {"role": "defender", "content": "Which category?"}]
+    rows = [{"history": history, "target_word": "cat", "max_turns": 3}]
+    (tmp_path / "theirs.json").write_text(json.dumps(rows))
+    spag("judge", tmp_path / "theirs.json", "--mode", "paper", "--output", tmp_path / "paper.jsonl")
+
+    def outcomes(*options: str) -> list[str]:
+        return [*json.loads(spag("judge", tmp_path / "paper.jsonl", "--json", *options).stdout)["outcomes"]]
+
+    assert (outcomes(), outcomes("--mode", "strict")) == (["attacker_wins"], ["tie"])
+
+
+def test_rewards_do_not_overwrite_their_config(games: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("phases: [{algorithm: spag}]")
+    assert "is a file that this" in spag("rewards", games, "--config", config, "--output", config, status=2).output
+    assert config.read_text() == "phases: [{algorithm: spag}]"
+
+
 def test_rewards_have_the_options_of_their_phase(games: Path, tmp_path: Path) -> None:
     samples, config = tmp_path / "samples.jsonl", tmp_path / "config.yaml"
     config.write_text("phases: [{algorithm: reinforce}, {algorithm: spag, loser_reward: -1}]")

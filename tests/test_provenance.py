@@ -263,11 +263,11 @@ def test_other_prompts_of_the_game_itself_are_refused(opened: Asked) -> None:
 
 
 def test_dtype_auto_stays_what_it_was(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "fastest_dtype", lambda: "bfloat16")
+    monkeypatch.setattr(loading, "fastest_dtype", lambda device: "bfloat16")
     assert played_dtype(Path("games.jsonl")) is None
     play_games(*overrides("model.dtype=auto"))
     assert played_dtype(Path("games.jsonl")) == "bfloat16"
-    monkeypatch.setattr(loading, "fastest_dtype", lambda: "float32")
+    monkeypatch.setattr(loading, "fastest_dtype", lambda device: "float32")
     assert "2 games in the file, 0 played now" in play_games(*overrides("model.dtype=auto"))
 
 

@@ -47,6 +47,7 @@ class Scripted:
     def __init__(self, tokenizer: Any, say: Any, *, logprob: float | None = None, processes: int = 1) -> None:
         self.processing_class, self.say, self.logprob, self.contexts = tokenizer, say, logprob, []
         self.accelerator = SimpleNamespace(num_processes=processes, device="cpu", gather=lambda tensor: tensor)
+        self.model, self.num_generations, self.num_generations_eval = SimpleNamespace(training=True), 2, 1
 
     def _generate_single_turn(
         self, contexts: list[list[int]], images: None, fields: dict[str, Any], generations: int
@@ -172,8 +173,14 @@ def test_processes_with_nothing_left_still_generate_while_others_play(tokenizer:
     trainer = Scripted(tokenizer, lambda context: "no move", processes=2)
     others = iter([True, True, True, False])
     trainer.accelerator.gather = lambda tensor: torch.tensor([bool(tensor.any()), next(others)])
-    GameRollout(game)([row["prompt"] for row in game_prompts(game, 1)], trainer)
+    GameRollout(game)([row["prompt"] for row in game_prompts(game, 1)] * 2, trainer)
     assert len(trainer.contexts) == 3 and trainer.contexts[1:] == [[EOS]] * 2
+
+
+def test_a_group_on_several_processes_is_refused(tokenizer: Any) -> None:
+    trainer = Scripted(tokenizer, str, processes=2)
+    with pytest.raises(ConfigError, match=r"^num_generations=2: a process gets 1 of a group, .* a multiple of it$"):
+        GameRollout(get("kuhn_poker"))([row["prompt"] for row in game_prompts(get("kuhn_poker"), 2)], trainer)
 
 
 def test_a_dead_opponent_is_one_line(tokenizer: Any) -> None:

@@ -435,6 +435,35 @@ def test_a_model_that_wants_max_completion_tokens(start: Open) -> None:
     assert [call.body.get("max_completion_tokens") for call in server.calls] == [None, 9, 9]
 
 
+def refusing(*names: str) -> Callable[[Call], Answer]:
+    """Answer as a reasoning model of OpenAI's: it refuses ``names``, ``temperature`` and ``top_p`` only if not 1."""
+
+    def handler(call: Call) -> Answer:
+        given = next((name for name in names if name in call.body), None)
+        if given is not None:
+            words = f"Unsupported parameter: '{given}' is not supported with this model."
+            return Answer(error(words, code="unsupported_parameter", param=given), 400)
+        return Answer(completion("Guess.\nNext line"))
+
+    return handler
+
+
+def test_what_a_model_refuses_is_left_out_if_replies_stay_the_same(start: Open) -> None:
+    engine, server = start(refusing("stop", "top_p"), max_retries=0)
+    for id_ in "ab":
+        engine.submit(ask(id_, stop=("\n",), top_p=1.0))
+        assert [one.text for one in collect(engine)] == ["Guess."]
+    sent = [{"stop", "top_p"} & call.body.keys() for call in server.calls]
+    assert sent == [{"stop", "top_p"}, {"top_p"}, set(), set()]
+
+
+def test_a_temperature_that_a_model_refuses_is_named(start: Open) -> None:
+    engine, _ = start(refusing("temperature"), max_retries=0)
+    engine.submit(ask(temperature=1.2))
+    with pytest.raises(EngineError, match=r"'temperature' is not supported .*; set sampling\.temperature to 1$"):
+        engine.poll()
+
+
 def test_close_abandons_what_is_in_flight(start: Open) -> None:
     engine, server = start(answers(NEVER))
     threads = threading.active_count()
@@ -486,10 +515,12 @@ def test_a_prompt_that_is_no_text_is_an_error(start: Open) -> None:
     engine.submit(ask())
 
 
-@pytest.mark.parametrize("name", ["top_k", "max_prompt_tokens"])
-def test_what_the_protocol_does_not_have_is_refused(start: Open, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "fix"), [("top_k", "sampling.top_k to 0"), ("max_prompt_tokens", "sampling.published to false")]
+)
+def test_what_the_protocol_does_not_have_is_refused(start: Open, name: str, fix: str) -> None:
     engine, _ = start(answers(GOOD))
-    with pytest.raises(ConfigError, match=rf"{name} is 40.*set {name} to 0"):
+    with pytest.raises(ConfigError, match=rf"{name} is 40.*set {fix}$"):
         engine.submit(ask(**{name: 40}))
     assert engine.poll() == []
 

@@ -44,7 +44,7 @@ def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypa
     assert {game.players[role].model for game in games for role in game.players} == {"openai:gpt-test"}
     assert len(calls) == 6
     # six utterances of 1,000 + 500 tokens at 1 and 2 USD a million: 6 * (0.001 + 0.001)
-    assert "cost: 0.0120 USD" in first.output
+    assert "cost: 0.0120 USD for the endpoints' tokens" in first.output
     assert "3 games in the file, 0 played now" in again.output
     assert "sk-secret-value" not in first.output + again.output + out.read_text()
 

@@ -11,6 +11,7 @@ between them the additions of its later prompts (``env_mask`` 0).
 TRL (1.16) has no public method to generate in a rollout: ``_generate_single_turn`` supports vLLM and transformers.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,7 @@ class GameRollout:
 
     def __call__(self, prompts: list[str], trainer: "GRPOTrainer") -> dict[str, list[Any] | None]:
         """Play the games of ``prompts``; return TRL's fields and those that ``game_reward`` reads, in their order."""
+        _check_groups(prompts, trainer)
         states, trajectories, samples = self._deal(prompts)
         while _anyone(trainer, any(state.result is None for state in states)):
             due = [one for one in trajectories if self.game.to_move(states[one.game]) == one.role]
@@ -146,6 +148,16 @@ class GameRollout:
             one.add(ids, 1, None if logprobs is None else logprobs[number][: len(ids)])
             texts.append(text)
         return texts
+
+
+def _check_groups(prompts: Sequence[str], trainer: "GRPOTrainer") -> None:
+    """Raise ``ConfigError`` for a group spread over processes: each has roles, and their means, of its own samples."""
+    if trainer.accelerator.num_processes > 1 and prompts:
+        size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        if (least := min(Counter(prompts).values())) < size:
+            what = f"num_generations={size}: a process gets {least} of a group"
+            fix = "make per_device_train_batch_size * steps_per_generation a multiple of it"
+            raise ConfigError(f"{what}, and its roles and their means need all; {fix}")
 
 
 def game_reward(game_reward: list[float], game_role: list[str], log_metric: Any = None, **_: Any) -> list[float]:

@@ -42,7 +42,7 @@ force_option = click.option("--force", is_flag=True, help="Replace games that ot
 @click.option("--count", type=click.IntRange(min=1), help="Number of tasks, drawn by seed. [default: the config's]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
 @prompts_option
-@click.option("--price", nargs=2, type=AMOUNT, metavar="IN OUT", help="USD per million prompt and completion tokens.")
+@click.option("--price", nargs=2, type=AMOUNT, metavar="IN OUT", help="Endpoints' USD per million tokens, in and out.")
 @json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file; games already in it are kept.")
 @force_option
@@ -93,8 +93,10 @@ def play_command(
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     if as_json:
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
-        tokens = {"prompt_tokens": summary.stats.prompt_tokens, "completion_tokens": summary.stats.completion_tokens}
-        cost = {"cost_usd": cost_usd(price, *tokens.values())} if price else {}
+        stats = summary.stats
+        tokens = {"prompt_tokens": stats.prompt_tokens, "completion_tokens": stats.completion_tokens}
+        paid = stats.paid_prompt_tokens, stats.paid_completion_tokens
+        cost = {"cost_usd": cost_usd(price, *paid)} if price else {}
         print_json(counts | tokens | cost)
     else:
         print_play(summary, setup.game, price)

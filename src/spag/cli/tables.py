@@ -208,7 +208,8 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     if stats.cut_thoughts:
         _say(f"{stats.cut_thoughts} utterances are empty because their thought reached its token limit")
     if price:
-        _say(f"cost: {cost_usd(price, stats.prompt_tokens, stats.completion_tokens):.4f} USD")
+        cost = cost_usd(price, stats.paid_prompt_tokens, stats.paid_completion_tokens)
+        _say(f"cost: {cost:.4f} USD for the endpoints' tokens of the games played now")
 
 
 def print_outcomes(game: Game, stats: RewardStats) -> None:

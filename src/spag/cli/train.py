@@ -144,6 +144,7 @@ def rewards_command(
     from spag.algorithms.spag import Spag
     from spag.cli.tables import print_rewards
     from spag.core.seeds import derive_seed
+    from spag.games.registry import files_of
     from spag.storage.episodes import read_episodes, read_sft
     from spag.storage.store import write_rows
 
@@ -151,7 +152,7 @@ def rewards_command(
     overrides = (f"{algorithm}.sft_data={quoted(sft)}",) if sft else ()
     config, phase, game_config = _offline_phase(algorithm, [episodes], config_name, overrides)
     settings, game, reporter = phase.settings, game_config.build(), open_reporter()
-    refuse_input(output, settings.sft_data)
+    refuse_input(output, config_name, settings.sft_data, *files_of(game).values())
     draws = derive_seed(config.seed, "sft")  # as in training
     rows = read_sft(settings.sft_data, settings.sft_samples, draws) if settings.sft_data else []
     games = list(read_episodes(episodes))

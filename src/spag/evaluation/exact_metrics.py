@@ -42,7 +42,7 @@ def move_probabilities(
     from spag.models.loading import fastest_dtype, load_model, load_tokenizer  # noqa: PLC0415 - imports torch
 
     trusted, style = model.trust_remote_code, PromptStyle(model.prompt_style)
-    dtype = fastest_dtype() if model.dtype == "auto" else model.dtype
+    dtype = fastest_dtype(model.device) if model.dtype == "auto" else model.dtype
     names = {role: model_of_role(model.name, game.name, role) for role in game.roles}
     found = MoveProbabilities({}, {})
     for name in dict.fromkeys(names.values()):

@@ -138,6 +138,8 @@ def _found_base(base: str, folder: Path) -> str:
         return base
     if parts[-1].startswith(_EMBEDDED_FOLDER):
         return EMBEDDED_NAME
+    if (converted := cache_folder() / parts[-1]).is_dir():  # a GGUF file's, whose hash is in the name
+        return str(converted)
     above = folder.absolute().parents
     places = (parent.joinpath(*parts[at:]) for at in range(1, len(parts) - 1) for parent in above)
     return next((str(place) for place in places if (place / CONFIG).is_file()), base)

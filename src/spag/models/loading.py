@@ -14,7 +14,14 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)  # fmt: skip
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
@@ -157,13 +164,14 @@ def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
     return frozen
 
 
-def fastest_dtype() -> str:
-    """Return ``bfloat16`` on a GPU; on a CPU, bfloat16 or float32, whichever multiplies matrices faster here.
+def fastest_dtype(device: str | None = None) -> str:
+    """Return ``bfloat16`` on a GPU that has it, ``float16`` on an older one; on a CPU, bfloat16 or float32, whichever
+    multiplies matrices faster here.
 
     CPUs differ by a factor of two either way, and no feature flag tells which is faster.
     """
-    if torch.cuda.is_available():
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    if torch.cuda.is_available() and device != "cpu":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     half, full = core_speeds()
     return "float32" if full >= half else "bfloat16"
 
@@ -204,6 +212,7 @@ def save_model(
     ``ModelError`` for weights that are not finite; ``folder`` then keeps its contents.
     """
     _check_saved(folder, weights_of(model) if weights is None else weights.items())
+    _make_savable(model)
     with _replaced(folder) as beside:
         model.save_pretrained(beside, safe_serialization=True, state_dict=weights)
         tokenizer.save_pretrained(beside)
@@ -219,6 +228,22 @@ def save_roles(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
         for name in names.values():
             tokenizer.save_pretrained(beside / name)
         write_json(beside / ROLES, names)
+
+
+def _make_savable(model: PreTrainedModel) -> None:
+    """Reduce a generation config that transformers loads but refuses to save (``temperature`` without ``do_sample``,
+    say) to its special tokens; how replies are sampled is our own option.
+    """
+    config = model.generation_config
+    if config is None:
+        return
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        ids = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        model.generation_config = GenerationConfig(
+            **{name: value for name, value in ids.items() if not isinstance(value, int) or value >= 0}
+        )
 
 
 def _check_saved(folder: Path, weights: Iterable[tuple[str, torch.Tensor]]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from spag.core.errors import ModelError
@@ -65,15 +66,42 @@ def _ids(tokenizer: "Tokenizer", text: str) -> list[int]:
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
+@lru_cache(maxsize=8)
+def _specials(tokenizer: "Tokenizer") -> frozenset[str]:
+    added = (str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return frozenset({*tokenizer.all_special_tokens, *added})
+
+
+def _has_specials(tokenizer: "Tokenizer", text: str) -> bool:
+    """Whether ``text`` spells a special token, as a player may who wants to end the other's turn."""
+    return any(token in text for token in _specials(tokenizer))
+
+
+def _said_ids(tokenizer: "Tokenizer", text: str) -> list[int]:
+    """Return the tokens of what players say: special tokens that they spell are ordinary text."""
+    if not _has_specials(tokenizer, text):
+        return _ids(tokenizer, text)
+    return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+
+
+def _templated_ids(tokenizer: "Tokenizer", rendered: str, said: str) -> list[int]:
+    """Return the tokens of ``rendered``, a template with ``said`` in it: those of ``said`` as ordinary text."""
+    if not _has_specials(tokenizer, said):
+        return _ids(tokenizer, rendered)
+    before, found, after = rendered.rpartition(said.strip())
+    return [*_ids(tokenizer, before), *_said_ids(tokenizer, found), *_ids(tokenizer, after)]
+
+
 def encode_prompt(tokenizer: "Tokenizer", prompt: str, style: PromptStyle, *, thinking: bool = False) -> list[int]:
     """Return the token ids that a reply to ``prompt`` continues. ``thinking``: the reply may begin with a thought."""
     if not style.has_template:
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         text = prompt if style is PromptStyle.PLAIN else tagged_text(prompt, thinking=thinking)
-        return [*bos, *_ids(tokenizer, text)]
-    if style is PromptStyle.CHAT:
-        prompt = chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True, thinking=thinking)
-    return _ids(tokenizer, prompt)
+        return [*bos, *_said_ids(tokenizer, text)]
+    if style is PromptStyle.RENDERED:
+        return _ids(tokenizer, prompt)
+    rendered = chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True, thinking=thinking)
+    return _templated_ids(tokenizer, rendered, prompt)
 
 
 def encode_follow_up(
@@ -82,12 +110,12 @@ def encode_follow_up(
     """Return the tokens between ``reply`` and the next one when ``text`` is the model's next user message."""
     if not style.has_template:
         turn = f"\n\nUser: {text}\n\nAssistant: {OPEN if thinking else ANSWER}"
-        return _ids(tokenizer, turn if style is PromptStyle.TAGGED else f"\n{text}")
+        return _said_ids(tokenizer, turn if style is PromptStyle.TAGGED else f"\n{text}")
     mark = "END-OF-REPLY"
     said = (("user", "a"), ("assistant", mark), ("user", text))
     messages = [{"role": role, "content": content} for role, content in said]
     between = chat_text(tokenizer, messages, reply_follows=True, thinking=thinking).partition(mark)[2]
-    ids = _ids(tokenizer, between)
+    ids = _templated_ids(tokenizer, between, text)
     end = end_token_id(tokenizer, style)
     ended = bool(reply) and reply[-1] == end and end in ids[:2]  # some templates write a space before it
     return ids[ids.index(end) + 1 :] if ended else ids

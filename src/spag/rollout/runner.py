@@ -18,6 +18,7 @@ from spag.core.seeds import derive_seed
 from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
 from spag.engines.base import Completion, Engine, FinishReason, Player, Request, RequestError, Sampling
+from spag.engines.players import Kind, kind_of
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.storage.episodes import MAX_UTTERANCE
@@ -62,6 +63,8 @@ class PlayStats(Summable):
     cut_thoughts: int = 0  # those that are empty because their thought did not end
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    paid_prompt_tokens: int = 0  # of endpoints
+    paid_completion_tokens: int = 0
 
 
 def game_specs(tasks: Iterable[Task], repeats: int, seed: int) -> list[GameSpec]:
@@ -217,10 +220,14 @@ class Runner:
     def _apply(self, completion: Completion) -> _Running:
         """Apply a finished utterance, unless it is to be sampled again; return its game."""
         running = self.running[completion.id]
-        sampling = running.players[running.role].sampling
+        player = running.players[running.role]
+        sampling = player.sampling
         completion = _readable(without_thought(completion, sampling))
         self.stats.prompt_tokens += completion.prompt_tokens
         self.stats.completion_tokens += completion.completion_tokens
+        if kind_of(player.model) is Kind.ENDPOINT:
+            self.stats.paid_prompt_tokens += completion.prompt_tokens
+            self.stats.paid_completion_tokens += completion.completion_tokens
         self.stats.unknown_tokens += completion.unknown_token
         check_room(completion, running.state, running.role)
         if should_retry(completion, running.attempt, sampling):

@@ -6,6 +6,7 @@ Each stage reads and writes files of the run folder, so a run can be stopped any
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from spag.algorithms.settings import OfflineSettings
@@ -108,7 +109,8 @@ def resolve_dtype(
         return config
     from spag.models.loading import fastest_dtype  # noqa: PLC0415 - imports torch
 
-    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": remember(fastest_dtype)})})
+    dtype = remember(partial(fastest_dtype, config.model.device))
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 
 def _carry_out(state: Run) -> None:

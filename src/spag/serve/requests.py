@@ -106,6 +106,15 @@ class Message(_Fields):
     content: str | list[_Part]
     name: str | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_replied(cls, data: Any) -> Any:
+        """Take a reply of this server as it was sent: its empty fields, and its thought, which no prompt repeats."""
+        if not isinstance(data, dict) or data.get("role") != "assistant":
+            return data
+        given = {name: value for name, value in data.items() if value is not None and name != "reasoning_content"}
+        return {"content": "", **given}
+
     def plain(self) -> dict[str, str]:
         """Return the message in the form for chat templates."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)

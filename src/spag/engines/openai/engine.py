@@ -8,6 +8,7 @@ unchanged), ``top_k`` and ``max_prompt_tokens`` (both refused). Replies carry ne
 
 import asyncio
 import re
+from collections.abc import Collection
 from concurrent.futures import Future
 from contextlib import ExitStack
 from queue import SimpleQueue
@@ -30,6 +31,8 @@ FIXES = {
     403: "; check what OPENAI_API_KEY may use",
     404: "; check the model's name and OPENAI_BASE_URL",
 }
+OPTIONAL = ("max_tokens", "stop", "temperature", "top_p")
+"""Arguments that some models refuse, though they do without them."""
 _NO_ROOM = re.compile(r"context (length|size)|max_tokens must be at least 1, got 0")
 """How vLLM, SGLang and llama.cpp say that a prompt leaves no room; vLLM uses the second for one of just its limit."""
 
@@ -63,16 +66,14 @@ class OpenAIEngine:
         self._answered = 0
         self._gate = asyncio.Semaphore(concurrency)
         self._failed = False
-        self._limit_name = "max_tokens"
+        self._refused: set[str] = set()  # of OPTIONAL
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(start_blocking_portal(name="spag-openai"))
 
     def submit(self, request: Request) -> None:
-        for name in ("top_k", "max_prompt_tokens"):
+        for name, fix in (("top_k", "sampling.top_k to 0"), ("max_prompt_tokens", "sampling.published to false")):
             if given := getattr(request.sampling, name):
-                raise ConfigError(
-                    f"{name} is {given}, which the chat-completions protocol does not have; set {name} to 0"
-                )
+                raise ConfigError(f"{name} is {given}, which the chat-completions protocol does not have; set {fix}")
         self._check_open()
         self._in_flight += 1
         self._portal.start_task_soon(self._complete, request).add_done_callback(self._done.put)
@@ -128,18 +129,15 @@ class OpenAIEngine:
         """Return the raw successful response. The package retries transient failures."""
         seconds = self._timeout_s * max(1.0, request.sampling.most_tokens / TOKENS_IN_TIME)
         while True:
-            answered, limit_name = self._answered, self._limit_name
+            answered, refused = self._answered, frozenset(self._refused)
             try:
                 return await self._client.chat.completions.with_raw_response.create(
-                    **_arguments(self._model, request, limit_name), timeout=attempt_limits(seconds)
+                    **_arguments(self._model, request, refused), timeout=attempt_limits(seconds)
                 )
             except openai.BadRequestError as error:
-                refused = "max_completion_tokens" in error.message or (
-                    error.param == "max_tokens" and "support" in error.message
-                )
-                if limit_name == "max_completion_tokens" or not refused:
+                if (name := _refused_argument(error)) is None or name in refused:
                     raise
-                self._limit_name = "max_completion_tokens"
+                self._refused.add(name)
             except openai.RateLimitError as error:
                 # If others get through under a rate limit, it is slow, not dead: restart the count.
                 if _retries_taken(error) < self._client.max_retries or self._answered == answered:
@@ -150,6 +148,8 @@ class OpenAIEngine:
         what, fix = str(error), ""
         if isinstance(error, openai.APIStatusError):
             what, fix = f"HTTP {error.status_code}: {_words(error)}", FIXES.get(error.status_code, "")
+            if error.param in ("temperature", "top_p"):
+                fix = f"; set sampling.{error.param} to 1"
             if asked := error.response.headers.get("retry-after"):
                 fix += f" (it asks to wait {asked} s)"
         elif isinstance(error, openai.APIConnectionError):
@@ -172,19 +172,28 @@ def _refusal(error: openai.OpenAIError | ValueError) -> FinishReason | None:
     return FinishReason.CONTEXT if is_context else None
 
 
-def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
-    """Return the arguments. ``limit_name`` is ``max_tokens`` or ``max_completion_tokens``: endpoints differ."""
+def _refused_argument(error: openai.BadRequestError) -> str | None:
+    """Return which of ``OPTIONAL`` the model refuses; ``None`` for other errors."""
+    if "max_completion_tokens" in error.message:
+        return "max_tokens"
+    return error.param if error.param in OPTIONAL and "support" in error.message else None
+
+
+def _arguments(model: str, request: Request, refused: Collection[str]) -> dict[str, Any]:
+    """Return the arguments, without the ``refused`` ones as far as replies stay the same."""
+    sampling = request.sampling
     arguments: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": request.prompt}],
-        "temperature": request.sampling.temperature,
-        "top_p": request.sampling.top_p,
-        limit_name: request.sampling.most_tokens,
+        "max_completion_tokens" if "max_tokens" in refused else "max_tokens": sampling.most_tokens,
         "seed": request.seed & 0x7FFF_FFFF,  # some servers keep 32 bits, and read -1 as "any"
         "n": 1,
     }
-    stop = () if request.sampling.thinking else request.stop[:MAX_STOPS]  # a thought may contain one: cut here
-    return arguments | ({"stop": stop} if stop else {})
+    for name, value in (("temperature", sampling.temperature), ("top_p", sampling.top_p)):
+        if name not in refused or value != 1:
+            arguments[name] = value
+    stop = () if sampling.thinking else request.stop[:MAX_STOPS]  # a thought may contain one: cut here
+    return arguments | ({"stop": stop} if stop and "stop" not in refused else {})
 
 
 def _read_reply(response: Any, request: Request) -> Completion:
