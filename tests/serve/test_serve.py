@@ -214,7 +214,7 @@ def test_a_thought_that_is_asked_for_comes_apart(chat_folder: Path, opened: bool
         assert cut == {"role": "assistant", "content": None, "reasoning_content": "It"}
         plain = replies[8].rpartition("</think>")[2] if opened else replies[8]
         assert message() == {"role": "assistant", "content": plain}  # as ever
-        for reply_sent in (told, cut, message() | {"refusal": None}):  # a client sends replies back as they came
+        for reply_sent in (told, cut, told | {"refusal": None}):  # a client sends replies back as they came
             talk = [*CHAT["messages"], reply_sent, {"role": "user", "content": "Hi"}]
             assert message(messages=talk) == {"role": "assistant", "content": plain}
 
