@@ -19,7 +19,15 @@ from spag.core.types import Task, Utterance
 from spag.storage.disk import lock_file, lock_folder, open_locked
 from spag.storage.episodes import read_episodes
 from spag.storage.jsonfile import MAX_LINE, is_torn
-from spag.storage.store import JsonlStore, cut_torn_line, sync_files, write_atomically, write_json, write_rows
+from spag.storage.store import (
+    JsonlStore,
+    cut_torn_line,
+    folder_beside,
+    sync_files,
+    write_atomically,
+    write_json,
+    write_rows,
+)  # fmt: skip
 from taboo_games import task_of
 
 
@@ -323,3 +331,17 @@ def test_two_that_replace_a_file_at_once_do_not_mix(tmp_path: Path) -> None:
 
     write_rows(path, rows())
     assert (path.read_text(), list(tmp_path.iterdir())) == ("1\n", [path])
+
+
+def test_what_a_killed_process_left_beside_a_folder_goes_and_what_another_fills_stays(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    left, new = tmp_path / ".model-killed12", tmp_path / ".model-started1"
+    for folder in (left, new, tmp_path / ".model-of-mine"):
+        folder.mkdir()
+    os.utime(left, (0, 0))
+    with folder_beside(model) as filled:
+        os.utime(filled.parent, (0, 0))
+        with folder_beside(model) as other:
+            assert filled.is_dir() and other.is_dir() and filled != other
+        filled.rename(model)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".model-of-mine", ".model-started1", "model"]

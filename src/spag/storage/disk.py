@@ -77,6 +77,25 @@ def open_locked(path: Path) -> int | None:
         os.close(descriptor)
 
 
+@contextmanager
+def locked_if_free(folder: Path) -> Iterator[bool]:
+    """Lock a folder itself, and tell whether that worked: not if another process holds it, or without locks."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_free = True
+    except OSError:
+        is_free = False
+    try:
+        yield is_free
+    finally:
+        os.close(descriptor)
+
+
 def lock_folder(folder: Path) -> AbstractContextManager[None]:
     """Keep other processes out of ``folder``. Raises ``RunError`` while another process is in it."""
     return _locked(folder / ".lock", folder, "is working in this run folder")

@@ -7,10 +7,13 @@ the same folder and renames it.
 
 import codecs
 import dataclasses
+import glob
 import hashlib
 import mmap
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -21,11 +24,15 @@ from typing import Any, BinaryIO
 import msgspec
 
 from spag.core.errors import DataError, RunError
-from spag.storage.disk import is_file_there, open_locked, real_output, storage_errors
+from spag.storage.disk import is_file_there, locked_if_free, open_locked, real_output, storage_errors
 from spag.storage.jsonfile import MAX_LINE, PADDING, decode, is_torn
 
 _DIGEST_PART = 2**30
 _DIGEST_BLOCK = 2**22
+_RANDOM = 8
+"""Characters that ``tempfile`` adds to a name."""
+_NEW_S = 60
+"""A folder may be so old, in seconds, before its process has locked it."""
 _HEAD = 64
 """Bytes at the beginning of a file that tell whether it holds rows."""
 _NOT_OURS = "{}: does not {} with a row of JSON lines, so nothing is added to it; choose another output"
@@ -168,11 +175,18 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def folder_beside(folder: Path) -> Iterator[Path]:
-    """Make an empty folder, to be filled and renamed to ``folder``, which is thus complete or absent."""
+    """Make an empty folder, to be filled and renamed to ``folder``, which is thus complete or absent.
+
+    Those that killed processes left are removed: their locks are free.
+    """
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(f".{glob.escape(folder.name)}-{'?' * _RANDOM}"):
+            with locked_if_free(left) as is_free:
+                if is_free and time.time() - left.stat().st_mtime > _NEW_S:
+                    shutil.rmtree(left, ignore_errors=True)
         outer = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True)
-    with outer:
+    with outer, locked_if_free(Path(outer.name)):
         made = Path(outer.name, folder.name)  # others may read it; they cannot enter ``outer``
         with storage_errors(folder):
             made.mkdir()
