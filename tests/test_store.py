@@ -27,7 +27,7 @@ from spag.storage.store import (
     write_atomically,
     write_json,
     write_rows,
-)  # fmt: skip
+)
 from taboo_games import task_of
 
 
