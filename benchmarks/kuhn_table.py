@@ -208,7 +208,7 @@ def batch_of(table: Table, reference: Reference, counts: Tensor, advantages: Adv
     fixed = logprob.detach()
     return TokenBatch(
         sample=torch.arange(len(fixed)), logprob=logprob, old_logprob=fixed, sampling_logprob=fixed,
-        ref_logprob=ref_logprob, entropy=torch.zeros_like(fixed), advantage=advantage.flatten(),
+        played_logprob=fixed, ref_logprob=ref_logprob, entropy=torch.zeros_like(fixed), advantage=advantage.flatten(),
         weight=(made / made.sum((1, 2), keepdim=True)).flatten(), group=torch.full((len(fixed),), 2),
         groups=("sft", "other", GAME.name), totals=Totals(len(fixed), 0, 1.0), step=step,
     )  # fmt: skip

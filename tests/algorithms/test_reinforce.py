@@ -150,9 +150,11 @@ def test_games_that_cannot_be_trained_are_refused() -> None:
 def tokens(settings: ReinforceSettings | None = None, **values: list[float]) -> TokenBatch:
     """A batch of one-token samples, each of weight 1."""
     size = len(next(iter(values.values())))
-    names = ("logprob", "old_logprob", "sampling_logprob", "ref_logprob", "entropy", "advantage", "weight")
+    names = ("logprob", "old_logprob", "sampling_logprob", "played_logprob", "ref_logprob")
+    names += ("entropy", "advantage", "weight")
+    values = {"played_logprob": values.get("sampling_logprob", []), **values}  # at temperature 1, unless told
     columns = {
-        name: torch.tensor(values.get(name, [float(name == "weight")] * size), dtype=torch.float64) for name in names
+        name: torch.tensor(values.get(name) or [float(name == "weight")] * size, dtype=torch.float64) for name in names
     }
     columns["logprob"].requires_grad_()
     order = torch.arange(size)
@@ -229,6 +231,28 @@ def test_games_that_are_a_step_old_have_a_trust_region() -> None:
     assert (total / weight).item() == 0.75 and "clip_fraction" not in found[False][2]
 
 
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_temperature_is_no_staleness_and_no_disagreement_of_engine_and_trainer(overlap: int) -> None:
+    """Equal weights: the engine's own ratio is 1, whatever it sampled from, and only the correction knows of that."""
+    now = [math.log(0.5), math.log(0.03)]
+    drawn = [math.log(0.7), math.log(0.005)]  # at a low temperature
+    batch = tokens(
+        logprob=now,
+        old_logprob=now,
+        sampling_logprob=drawn,
+        played_logprob=now,
+        advantage=[-1.0, 1.0],
+        weight=[1.0, 1.0],
+    )
+    settings = ReinforceSettings(overlap=overlap, correction_limit=2.0, sampling={"max_new_tokens": 1})
+    loss, metrics = policy_gradient_loss(batch, settings)
+    loss.backward()
+    assert batch.logprob.grad.tolist() == pytest.approx([0.5 * 0.5 / 0.7, -0.5 * 2.0])  # -c A / 2, c at most 2
+    total, _ = metrics["mismatch_kl"]
+    assert total.item() == 0.0
+    assert not overlap or metrics["clip_fraction"][0].item() == 0.0
+
+
 def test_the_share_of_truncated_and_masked_tokens() -> None:
     # two tokens of one utterance, 3 and 0.4 times as likely for the trainer; one of another, 1.1 times
     batch = tokens(logprob=[0.0] * 3, old_logprob=[math.log(3), math.log(0.4), math.log(1.1)])
@@ -280,6 +304,8 @@ def test_snapshots_that_no_step_can_meet_are_refused() -> None:
     with pytest.raises(ValueError, match=r"kept after step 20 of 20: none is ever met; set snapshot_every to fewer"):
         ReinforceSettings(opponents={"self": 1, "snapshot": 1}, steps=20)
     assert ReinforceSettings(opponents={"self": 1, "snapshot": 1}, steps=20, snapshot_every=19).steps == 20
+    with pytest.raises(ValueError, match="set snapshot_every to fewer than steps - overlap"):
+        ReinforceSettings(opponents={"self": 1, "snapshot": 1}, steps=20, snapshot_every=19, overlap=1)
 
 
 def test_evaluations_need_an_opponent() -> None:

@@ -106,7 +106,8 @@ def test_an_override_changes_the_last_turn_of_the_role() -> None:
     assert turn_rewards(game, RoleRewards(Nim(), RewardOverride(illegal=-5.0))) == [-2.0, 0.0, -4.0]
     samples = credit([game], Nim(), discount=0, rewards={"nim": {"illegal": -5.0}}, **PLAIN)
     assert [s.reward for s in samples] == [1.0, -1.0, 0.0]  # player_0: -2 and -4, mean -3
-    # the range of rewards is 6 now, from -5 to 1, so the floor of the divisor, 0.6, is below the deviation of 1
+    # the range of rewards stays 3, from -2 to 1, whatever an illegal move costs: the floor of the divisor is 0.3
+    assert RoleRewards(Nim(), RewardOverride(illegal=-5.0)).spread == RoleRewards(Nim(), RewardOverride()).spread == 3
     assert [s.reward for s in credit([game], Nim(), discount=0, rewards={"nim": {"illegal": -5.0}})] == [1.0, -1.0, 0.0]
 
 

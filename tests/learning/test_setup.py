@@ -23,7 +23,7 @@ from spag.learning.batches import Batch, TrainingData
 from spag.learning.devices import allocate_moments, make_accelerator, make_optimizer
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import Capabilities
-from spag.learning.launch import train_on
+from spag.learning.launch import gpu_count, train_on
 from spag.learning.phase import Phase
 from spag.learning.references import logprobs_of
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
@@ -222,3 +222,20 @@ def test_moments_of_8_bits_resume_exactly_and_learn_nearly_the_same(wide_folder:
     start = torch.cat([value.flatten() for value in load_file(wide_folder / "model.safetensors").values()])
     moved, error = (exact - start).norm(), (undisturbed - exact).norm()
     assert 0 < error < 0.1 * moved
+
+
+def test_a_sharded_weights_placeholder_decays_by_the_weights_own_shape() -> None:
+    """ZeRO-3 leaves a one-dimensional placeholder, with the shape beside it."""
+    model = torch.nn.Linear(2, 3)
+    for weight in model.parameters():
+        weight.ds_shape = weight.shape
+        weight.data = torch.empty(0)
+    optimizer = make_optimizer(model, UpdateSettings(weight_decay=0.1))
+    groups = [([weight.ds_shape for weight in one["params"]], one["weight_decay"]) for one in optimizer.param_groups]
+    assert groups == [([torch.Size([3, 2])], 0.1), ([torch.Size([3])], 0.0)]
+
+
+def test_a_model_on_one_gpu_trains_on_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    counts = {device: gpu_count(ModelConfig(name="m", device=device)) for device in (None, "cuda", "cuda:0", "cpu")}
+    assert counts == {None: 4, "cuda": 4, "cuda:0": 1, "cpu": 0}

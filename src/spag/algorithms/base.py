@@ -57,10 +57,10 @@ class TokenBatch:
 
     (K,): ``sample``, each token's sample (int64); ``logprob`` and ``entropy`` (in nats) under the policy, with
     gradient; ``old_logprob`` under the policy before the step's first update; ``sampling_logprob`` under the
-    distribution that the engine drew it from, which games record; ``ref_logprob`` under the reference policy. These
-    three equal ``logprob`` without gradient if unknown or not needed: the first with one update per step and offline,
-    the second offline, the third if ``Needs`` leaves it out; for rows of the SFT mix it is 0. Offline, ``entropy`` is 0
-    unless needed.
+    distribution that the engine drew it from, and ``played_logprob`` under the engine's policy, without its temperature
+    and filters: games record both; ``ref_logprob`` under the reference policy. These equal ``logprob`` without gradient
+    if unknown or not needed: the first with one update per step and offline, the next two offline, the last if
+    ``Needs`` leaves it out; for rows of the SFT mix it is 0. Offline, ``entropy`` is 0 unless needed.
     (B,): ``advantage`` (for some algorithms a reward), ``weight``, ``group`` (int64, index in ``groups``).
     """
 
@@ -68,6 +68,7 @@ class TokenBatch:
     logprob: "Tensor"
     old_logprob: "Tensor"
     sampling_logprob: "Tensor"
+    played_logprob: "Tensor"
     ref_logprob: "Tensor"
     entropy: "Tensor"
     advantage: "Tensor"
@@ -129,6 +130,8 @@ class Algorithm(Protocol):
         """Return the samples of finished games, each with its advantage (``reward``) and weight.
 
         ``learner``: the player (by its name in the episodes) whose utterances are trained; ``None``: every player's.
+        Online, samples of reward 0 are not trained unless ``needs`` asks for a KL or entropy term, and those of equal
+        tokens may be merged into one with their mean reward: ``loss`` should be linear in the advantage.
         """
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":

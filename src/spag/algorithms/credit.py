@@ -105,9 +105,11 @@ class RoleRewards:
 
     @property
     def spread(self) -> float:
-        """The range of the rewards that a role can get."""
+        """The range of the rewards that a role can get, without a penalty that ``override`` sets for breaking a rule:
+        a heavy one would make all others look like drift.
+        """
         low, high = self.game.reward_range
-        given = [self.override.tie, self.override.illegal, *self.override.tie_by_role.values()]
+        given = [self.override.tie, *self.override.tie_by_role.values()]
         paid = [low, high, *(reward for reward in given if reward is not None)]
         return max(paid) - min(paid)
 
@@ -154,6 +156,7 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
         prompt_ids=said.prompt_ids,
         completion_ids=said.token_ids,
         logprobs=said.sampling_logprobs or said.logprobs,
+        raw_logprobs=said.logprobs if said.sampling_logprobs else None,
         truncated=said.finish_reason == "length",
         thinking=said.thought is not None,
     )

@@ -195,7 +195,8 @@ class OnlineSettings(UpdateSettings):
     @model_validator(mode="after")
     def _met_snapshots(self) -> "OnlineSettings":
         every = self.keeps_snapshots_every or 0
-        if SNAPSHOT in self.opponents and every >= self.steps > 1:  # one step is a trial
+        if SNAPSHOT in self.opponents and every + self.overlap >= self.steps > 1:  # one step is a trial
             what = f"opponents has {SNAPSHOT}, and the first one is kept after step {every} of {self.steps}"
-            raise ValueError(f"{what}: none is ever met; set snapshot_every to fewer than steps")
+            fewer = "steps - overlap" if self.overlap else "steps"
+            raise ValueError(f"{what}: none is ever met; set snapshot_every to fewer than {fewer}")
         return self

@@ -96,17 +96,17 @@ def policy_gradient_terms(
 ) -> "Tensor":
     """Return each token's loss before weighting, (K,). ``correction``: c_t, (K,), of ``importance_correction``.
 
-    r_t = exp(lp_t - old_t);  k_t = 1, with ``overlap`` exp(sampling_t - old_t)
+    r_t = exp(lp_t - old_t);  k_t = 1, with ``overlap`` exp(played_t - old_t)
     l_t = -c_t * (min(A * r_t, A * clip(r_t, (1 - clip_range) * k_t, (1 + clip_range) * k_t))
                   - kl_coef / 2 * (lp_t - ref_t)^2) - entropy_coef * H_t
 
-    With ``overlap`` the clip bounds r_t / k_t, the ratio to the engine's distribution; if c_t = 1 / k_t, not truncated,
-    this is PPO's objective with the engine as the old policy. Half the squared difference has the gradient of KL[policy
-    || reference], in expectation over the policy's own tokens.
+    With ``overlap`` the clip bounds r_t / k_t, the ratio to the policy that played: its temperature and filters are no
+    staleness, and c_t alone corrects for them. If c_t = 1 / k_t, this is PPO's objective with that old policy. Half the
+    squared difference has the gradient of KL[policy || reference], in expectation over the policy's own tokens.
     """
     advantage = batch.advantage[batch.sample]
     ratio = (batch.logprob - batch.old_logprob).exp()
-    played = (batch.sampling_logprob - batch.old_logprob).detach().clamp(-20.0, 20.0).exp() if overlap else 1.0
+    played = (batch.played_logprob - batch.old_logprob).detach().clamp(-20.0, 20.0).exp() if overlap else 1.0
     clipped = (ratio / played).clamp(1.0 - clip_range, 1.0 + clip_range) * played
     surrogate = (advantage * ratio).minimum(advantage * clipped)
     penalty = 0.5 * kl_coef * (batch.logprob - batch.ref_logprob) ** 2
@@ -136,7 +136,7 @@ def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[
 
 
 def _metrics(batch: TokenBatch, weight: "Tensor", limited: "Tensor", settings: OnlineSettings) -> Metrics:
-    to_engine = batch.old_logprob - batch.sampling_logprob
+    to_engine = batch.old_logprob - batch.played_logprob
     found = {
         "mismatch": mean_of(to_engine.abs(), weight),
         "mismatch_kl": mean_of(to_engine.exp() - 1.0 - to_engine, weight),
@@ -146,7 +146,7 @@ def _metrics(batch: TokenBatch, weight: "Tensor", limited: "Tensor", settings: O
         to_reference = batch.ref_logprob - batch.logprob
         found["kl"] = mean_of(to_reference.exp() - 1.0 - to_reference, weight)
     if settings.clips:
-        ratio = (batch.logprob - (batch.sampling_logprob if settings.overlap else batch.old_logprob)).exp()
+        ratio = (batch.logprob - (batch.played_logprob if settings.overlap else batch.old_logprob)).exp()
         found["importance_ratio"] = mean_of(ratio, weight)
         found["clip_fraction"] = mean_of(((ratio - 1.0).abs() > settings.clip_range).float(), weight)
     found["entropy"] = mean_of(batch.entropy, weight)

@@ -65,9 +65,10 @@ class TrainingSample:
 
     ``turn`` is the 1-based turn in which the completion was spoken; SFT rows have no role, episode or turn.
     ``completion_ids`` are the tokens as they were sampled, an end token included when one was, ``logprobs`` their
-    log-probabilities under the distribution that they were drawn from, and ``prompt_ids`` the prompt's tokens; all are
-    ``None`` if only the text is known. ``truncated``: the completion ran into the token limit, so it has no end token.
-    ``thinking``: the prompt asked for a thought, and ``completion_ids`` begin with it; ``completion`` never holds it.
+    log-probabilities under the distribution that they were drawn from, ``raw_logprobs`` those at temperature 1 without
+    filters, if they differ, and ``prompt_ids`` the prompt's tokens; all are ``None`` if only the text is known.
+    ``truncated``: the completion ran into the token limit, so it has no end token. ``thinking``: the prompt asked for a
+    thought, and ``completion_ids`` begin with it; ``completion`` never holds it.
     """
 
     prompt: str
@@ -81,5 +82,6 @@ class TrainingSample:
     prompt_ids: tuple[int, ...] | None = None
     completion_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
+    raw_logprobs: tuple[float, ...] | None = None
     truncated: bool = False
     thinking: bool = False

@@ -146,9 +146,9 @@ class TrainingData:
 
     def __post_init__(self) -> None:
         if self.samples and self.samples[0].sampling_logprobs is not None:
-            self.columns["sampling_logprob"] = {
-                index: sample.sampling_logprobs or () for index, sample in enumerate(self.samples)
-            }
+            for name in ("sampling_logprob", "played_logprob"):
+                found = (getattr(sample, f"{name}s") for sample in self.samples)
+                self.columns[name] = {index: values or () for index, values in enumerate(found)}
 
     def batches(self, update: Update) -> list[Batch]:
         """Return this process's micro-batches of an update; all processes get the same number."""

@@ -77,11 +77,11 @@ def make_optimizer(model: nn.Module, settings: UpdateSettings) -> Optimizer:
     8-bit moments are quantised in blocks of 256 with one scale each (arXiv 2110.02861); those of fewer than 4,096
     weights stay float32.
     """
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
-    groups = [
-        {"params": [weight for weight in trained if weight.ndim >= 2], "weight_decay": settings.weight_decay},
-        {"params": [weight for weight in trained if weight.ndim < 2], "weight_decay": 0.0},
-    ]
+    decayed, others = list[nn.Parameter](), list[nn.Parameter]()
+    for weight in model.parameters():
+        if weight.requires_grad:  # the placeholder of a weight that ZeRO-3 has sharded is one-dimensional
+            (decayed if len(getattr(weight, "ds_shape", weight.shape)) >= 2 else others).append(weight)
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
     betas = (settings.adam_beta1, settings.adam_beta2)
     groups = [group for group in groups if group["params"]]
     if settings.optimizer == "adamw_8bit":

@@ -31,8 +31,9 @@ logger = logging.getLogger(__name__)
 class EncodedSample:
     """One sample as tokens: ``input_ids`` (T,), trained from ``completion_start`` (at least 1) on.
 
-    ``sampling_logprobs``: log-probabilities of the trained tokens when they were sampled, if needed. ``copies``: how
-    many equal samples it represents (``merge_equal``); ``weight`` is their total weight.
+    ``sampling_logprobs``: log-probabilities of the trained tokens when they were sampled, if needed, and
+    ``played_logprobs`` those of the policy that played, at temperature 1 without filters. ``copies``: how many equal
+    samples it represents (``merge_equal``); ``weight`` is their total weight.
     """
 
     input_ids: "array[int]"
@@ -41,6 +42,7 @@ class EncodedSample:
     weight: float = 1.0
     group: int = OTHER
     sampling_logprobs: tuple[float, ...] | None = None
+    played_logprobs: tuple[float, ...] | None = None
     copies: int = 1
 
     @staticmethod
@@ -155,6 +157,7 @@ def encode_sampled(
                 weight=sample.weight,
                 group=2 + roles.index(str(sample.role)),
                 sampling_logprobs=tuple(sample.logprobs),
+                played_logprobs=tuple(sample.raw_logprobs or sample.logprobs),
             )
         )
     return encoded

@@ -40,10 +40,11 @@ def process_count(model: ModelConfig, settings: UpdateSettings) -> int:
 
 
 def gpu_count(model: ModelConfig) -> int:
-    """Return how many GPUs are visible; 0 for a model kept on the CPU."""
+    """Return how many GPUs are visible; 0 for a model kept on the CPU, at most 1 for one on ``cuda:0``."""
     import torch  # noqa: PLC0415 - slow to import
 
-    return torch.cuda.device_count() if model.device != "cpu" else 0
+    found = torch.cuda.device_count() if model.device != "cpu" else 0
+    return min(found, 1) if ":" in (model.device or "") else found
 
 
 def _launch(job: "TrainingJob", show: "OnProgress") -> None:

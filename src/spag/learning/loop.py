@@ -257,7 +257,8 @@ class Loop:
         with self.accelerator.autocast():
             scores = token_scores(self.policy.model, batch, self.policy.capabilities, entropy=entropy)
         frozen = scores.detach()[:, 0]
-        known = {name: batch.get(name, frozen) for name in ("old_logprob", "sampling_logprob", "ref_logprob")}
+        names = ("old_logprob", "sampling_logprob", "played_logprob", "ref_logprob")
+        known = {name: batch.get(name, frozen) for name in names}
         entropies = scores[:, 1] if entropy is not Entropy.NONE else torch.zeros_like(frozen)
         tokens = TokenBatch(
             logprob=scores[:, 0],
@@ -273,8 +274,8 @@ class Loop:
         # Online, a weight counts equal samples; in a file of games it is a factor of the loss.
         trained = weight if self.online is not None else tokens.group[tokens.sample] != FILLER
         metrics.add(loss, found, trained.sum())
-        if "sampling_logprob" in batch:
-            mismatch = (tokens.old_logprob - tokens.sampling_logprob).abs()
+        if "played_logprob" in batch:
+            mismatch = (tokens.old_logprob - tokens.played_logprob).abs()
             metrics.peak("mismatch_max", mismatch.where(weight > 0, mismatch.new_zeros(())))
         return loss
 

@@ -19,7 +19,7 @@ from spag.algorithms.settings import OfflineSettings
 from spag.learning.batches import Batch
 from spag.learning.devices import allocate_moments, make_optimizer
 from spag.learning.phase import Phase
-from spag.learning.sharding import is_sharded, whole_weights, whole_zero3_weights
+from spag.learning.sharding import gathered_weights, is_sharded, whole_weights, whole_zero3_weights
 from spag.learning.start import trainable
 from spag.models.adapters import use_adapter
 from spag.models.finding import ADAPTER_CONFIG
@@ -129,6 +129,7 @@ class TrainedPolicy:
     def __init__(self, phase: Phase, accelerator: Accelerator, *, needs_reference: bool) -> None:
         settings = phase.settings
         self.accelerator, self.settings, self.start_from = accelerator, settings, phase.start_from
+        self.dtype = getattr(torch, phase.model.dtype)
         online = settings if isinstance(settings, OnlineSettings) else None
         self.tokenizer = load_tokenizer(models_of(phase.start_from)[0], trust_remote_code=phase.model.trust_remote_code)
         kept = online.roles if online else "both"
@@ -179,9 +180,9 @@ class TrainedPolicy:
     # What sources of games use. Every process must call ``weights`` and ``save``.
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the full trained weights by name."""
+        """Return the full trained weights by name; of a sharded policy in the precision of play."""
         if is_sharded(self.bare):
-            return whole_weights(self.bare)
+            return gathered_weights(self.bare, self.dtype)
         return {name: weight.detach() for name, weight in self.bare.named_parameters() if weight.requires_grad}
 
     def save(self, folder: Path) -> None:
@@ -189,7 +190,7 @@ class TrainedPolicy:
 
         Full weights are saved in the precision of the settings.
         """
-        weights = whole_weights(self.bare, to_save=True) if is_sharded(self.bare) else None
+        weights = whole_weights(self.bare) if is_sharded(self.bare) else None
         if self.accelerator.distributed_type is DistributedType.DEEPSPEED:
             weights = whole_zero3_weights(self.bare)
         if self.accelerator.is_main_process and self.adapters:

@@ -78,6 +78,7 @@ def deepspeed_settings(settings: UpdateSettings, dtype: str) -> dict[str, Any]:
         },
         "bf16": {"enabled": dtype == "bfloat16"},
         "fp16": {"enabled": dtype == "float16"},
+        "data_types": {"keep_in_fp32_modules": ["inv_freq"]},  # positions in float32, as in play
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's optimiser needs a compiler at run time
         "gradient_clipping": settings.max_grad_norm,
@@ -138,30 +139,54 @@ def _state(model: nn.Module, optimizer: Optimizer, moving: Tensors) -> dict[str,
     }
 
 
-def whole_weights(model: nn.Module, *, to_save: bool = False) -> dict[str, Tensor]:
-    """Return the full trained weights of an FSDP2 model by name, of tied ones only one. Every process must call it.
-
-    ``to_save``: on the CPU of the first process alone, with those that a model without adapters keeps frozen.
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the full weights of an FSDP2 model by name, of tied ones only one, on the CPU of the first process; with
+    adapters, theirs alone. Every process must call it.
     """
-    frozen = to_save and not hasattr(model, "peft_config")
-    options = StateDictOptions(full_state_dict=True, cpu_offload=to_save, ignore_frozen_params=not frozen)
-    weights = get_model_state_dict(model, options=options)
+    trained_only = hasattr(model, "peft_config")
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=trained_only)
+    return _without_copies(model, get_model_state_dict(model, options=options))
+
+
+def gathered_weights(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the full trained weights of an FSDP2 model by name, of tied ones only one, on every process. Every process
+    must call it.
+
+    They are gathered one by one, and those of a whole model kept in ``dtype``: in float32 they would take 4 bytes per
+    parameter on every GPU. Adapters stay float32, as engines hold them.
+    """
+    found = {}
+    for name, weight in _without_copies(model, get_model_state_dict(model, options=_TRAINED)).items():
+        whole: Any = weight
+        if isinstance(weight, DTensor):  # with offload, its shards are on the CPU
+            shards: Any = weight.to(weight.device_mesh.device_type)
+            whole = shards.full_tensor()
+        found[name] = whole if hasattr(model, "peft_config") else whole.to(dtype)
+    return found
+
+
+def _without_copies(model: nn.Module, weights: Mapping[str, Any]) -> dict[str, Tensor]:
     copies = getattr(model, "all_tied_weights_keys", {})
     return {name: value for name, value in weights.items() if isinstance(value, Tensor) and name not in copies}
 
 
 def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the float32 weights of a ZeRO-3 model by name; with adapters, theirs alone. Every process must call it."""
+    """Return the float32 weights of a ZeRO-3 model by name, on the first process; with adapters, theirs alone. Every
+    process must call it.
+    """
     from deepspeed.runtime.zero import GatheredParameters  # noqa: PLC0415 - optional
     from deepspeed.utils import safe_get_full_fp32_param  # noqa: PLC0415 - optional
 
-    found = {}
+    found, is_first = {}, torch.distributed.get_rank() == 0
     for name, weight in weights_of(model):
         if weight.requires_grad:
-            found[name] = safe_get_full_fp32_param(weight).cpu()
+            whole = safe_get_full_fp32_param(weight)
+            if is_first:
+                found[name] = whole.cpu()
         elif not hasattr(model, "peft_config"):
             with GatheredParameters([weight] if isinstance(weight, nn.Parameter) else []):
-                found[name] = weight.detach().to("cpu", copy=True)
+                if is_first:
+                    found[name] = weight.detach().to("cpu", copy=True)
     return found
 
 

@@ -130,7 +130,8 @@ def load_model(
     with loading(name, source):
         if adapted is not None:
             model = with_adapter(model, Path(source), name=adapter, trainable=trainable_adapter)
-        model = model if quantization else model.to(device)
+        # ZeRO-3 has its shards in place; frozen weights that it gathers go where their placeholders are
+        model = model if quantization or is_deepspeed_zero3_enabled() else model.to(device)
     fix = "it was broken while it was trained or saved; take an earlier checkpoint or download it again"
     check_finite(name, weights_of(model), fix)
     return model.eval()

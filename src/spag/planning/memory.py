@@ -88,10 +88,13 @@ def training_memory(
     return held + Memory(copies=_copies(shape, settings, number, on_gpu=on_gpu)) + moment
 
 
-def transfer_memory(shape: ModelShape, number: int) -> Memory:
-    """Return the size of the buffer for sending a whole model's new weights to vLLM, and of vLLM's copy of it."""
+def transfer_memory(shape: ModelShape, number: int, *, gathered: bool = False) -> Memory:
+    """Return the size of the buffer for sending a whole model's new weights to vLLM, and of vLLM's copy of it;
+    ``gathered``: also of all weights, which FSDP2 gathers before they are sent.
+    """
     largest = max(shape.embedding, shape.hidden * max(shape.intermediate, shape.query_size))
-    return Memory(copies=2.0 * number * max(largest, min(BUFFER / number, shape.parameters)))
+    whole = float(number * shape.parameters) if gathered else 0.0
+    return Memory(copies=2.0 * number * max(largest, min(BUFFER / number, shape.parameters)) + whole)
 
 
 def resident_memory(training: Memory, settings: UpdateSettings, processes: int) -> Memory:

@@ -125,7 +125,7 @@ class Planner(StagePlanner):
         gpu, alone = self.device.memory, training()
         resident = resident_memory(alone.memory, online, online.processes or self.devices)
         if not online.lora:
-            resident += transfer_memory(self.shape, self.number)
+            resident += transfer_memory(self.shape, self.number, gathered=online.parallel == "fsdp")
         demand = self._demand(alone.memory.total, online, plays, resident.total)
         sharing = share_out(demand, gpu)
         if sharing is None and self._may_take_turns(online):
