@@ -20,6 +20,7 @@ from spag.games import get
 from spag.games.base import Game
 from spag.games.taboo.promptfile import save_prompts
 from spag.games.taboo.prompts import PromptSet
+from spag.report.run_tables import health_tables
 from spag.rollout.runner import game_specs, play
 from taboo_games import TABOO
 
@@ -258,6 +259,20 @@ def test_roles_of_fixed_form_may_repeat_themselves() -> None:
     assert (echo["repeated"], echo["roles"]["tell"]["distinct_1"]) == (0.0, 1 / 20)
     even = health([shake("m", "m", str(number), "2 4", "2") for number in range(20)], HANDSHAKE)
     assert "100 % of numbers are even (more than 50 %)" in even["warnings"]
+
+
+def test_bare_moves_are_no_texts() -> None:
+    moves = [one("[push A1 B2]", "[push A1 B2]", "[push A1 B2]", "[pass]", max_turns=2) for _ in range(20)]
+    found = health(moves)
+    assert (found["repeated"], found["roles"]["attacker"]["utterances"]) == (0.0, 40)
+    assert not any("before" in line or "distinct" in line for line in found["warnings"])
+    [table] = health_tables({"moves": found})
+    shown = {label: cells for label, *cells in table.rows}
+    assert shown["attacker: words an utterance"] == shown["attacker: distinct-1, distinct-2"] == [None]
+    # the sentence around a move is said five times after its first, of six; the moves beside it are not counted
+    talk = health([one("I bet. [bet]", "[call]", *["I bet. [bet]", "I bet. [bet]"] * 2, "I bet. [bet]", max_turns=4)])
+    assert talk["repeated"] == 5 / 6
+    assert [talk["roles"][role]["mean_words"] for role in TABOO.roles] == [3.0, 3.0]
 
 
 def test_openings_mean_nothing_where_their_speaker_does_not_know_the_task() -> None:

@@ -1,11 +1,19 @@
 """Error bars worked out by hand."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from spag.evaluation.reasoning.results import Interval, bootstrap_means, item_difference, mean_of, overall
+from spag.evaluation.reasoning.results import (
+    Interval,
+    bootstrap_means,
+    figures_of,
+    item_difference,
+    mean_of,
+    overall,
+)
 
 
 def test_a_mean_has_the_standard_error_of_lm_eval() -> None:
@@ -84,3 +92,26 @@ def test_overall_is_paired_and_covers_the_delta_methods_interval() -> None:
 def test_overall_of_a_task_without_a_right_answer_is_zero() -> None:
     (only,) = overall([np.zeros((5, 1)), np.ones((5, 1))])
     assert (only.value, only.low, only.high) == (0, 0, 0)
+
+
+def figures(**right: tuple[int, int]) -> dict[str, Any]:
+    """Figures of ``base`` and ``mine`` on tasks of ten items, of which each has so many right."""
+    items = {
+        task: {
+            name: [{"task": task, "metrics": {"acc": float(item < count)}} for item in range(10)]
+            for name, count in zip(("base", "mine"), counts, strict=True)
+        }
+        for task, counts in right.items()
+    }
+    return figures_of(dict.fromkeys(right, "acc"), items, seed=1)
+
+
+def test_the_geometric_mean_leaves_out_tasks_on_which_a_model_scores_0_for_all_models() -> None:
+    found, without = figures(easy=(4, 6), none=(0, 0), hard=(0, 1), fair=(4, 6)), figures(easy=(4, 6), fair=(4, 6))
+    for name, model in found.items():
+        assert model["geometric_mean"] == without[name]["geometric_mean"] and len(model["tasks"]) == 4
+    mean = found["mine"]["geometric_mean"]
+    assert (mean["value"], mean["tasks"]) == (pytest.approx(0.6), ["easy", "fair"])
+    assert mean["difference"]["value"] == pytest.approx(0.2)
+    nothing = figures(none=(0, 0), hard=(0, 1))
+    assert [nothing[name]["geometric_mean"] for name in ("base", "mine")] == [None, None]

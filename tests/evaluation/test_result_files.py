@@ -11,6 +11,7 @@ from arena_games import FOUL, HANDSHAKE, WIN, ending
 from spag.core.errors import DataError
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
+from spag.evaluation.reasoning.results import figures_of
 from spag.evaluation.result_files import load_health, load_reasoning, load_results
 from spag.games import get
 from spag.runs.reading import RunFolder
@@ -123,6 +124,13 @@ def test_the_arena_of_a_run_is_of_its_game(tmp_path: Path) -> None:
     path = written(tmp_path / "arena" / "results.json", RESULTS)
     with pytest.raises(DataError, match=f"{path}: figures of adversarial_taboo, and the run plays kuhn_poker"):
         _ = RunFolder(tmp_path).arena
+
+
+def test_reasoning_need_not_have_a_geometric_mean(tmp_path: Path) -> None:
+    items = {"t": {"a": [{"task": "t", "metrics": {"acc": 0.0}}]}}
+    found = {"reference": "a", "tasks": {"t": {"label": "T", "metric": "acc", "shots": 0}}}
+    found["models"] = figures_of({"t": "acc"}, items, 0)
+    assert load_reasoning(written(tmp_path / "results.json", found))["models"]["a"]["geometric_mean"] is None
 
 
 def test_a_comparison_on_a_task_has_a_p_value(tmp_path: Path) -> None:

@@ -63,6 +63,13 @@ def test_only_an_opener_that_knows_the_task_repeats_itself_from_task_to_task() -
     assert (asks.repeated.count, asks.repeated.total) == (2, 6)
 
 
+def test_bare_moves_repeat_nothing() -> None:
+    lines = ("[check]", "[bet]", " [check]\n", "I bet. [bet]", "[fold] [fold]", "I bet. [bet]")
+    attacks, defends = role_tables(tally([game("a", "b", *lines, max_turns=3)], TABOO), TABOO, ["a", "b"])
+    assert (attacks.repeated.count, attacks.repeated.total) == (0, 1)  # two moves at once are text
+    assert (defends.repeated.count, defends.repeated.total) == (1, 2)
+
+
 def test_the_report_of_six_games() -> None:
     report = arena_report(GAMES, TABOO)
     [pair] = report["pairs"]

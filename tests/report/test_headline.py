@@ -7,7 +7,7 @@ import pytest
 from spag.engines.players import CONSTANT
 from spag.games.registry import get
 from spag.report.arena_tables import change_table, last_model
-from spag.report.cells import p_text, signed
+from spag.report.cells import DetailedCell, p_text, signed
 from spag.report.headline import (
     Comparison,
     Tone,
@@ -17,6 +17,7 @@ from spag.report.headline import (
     reasoning_finding,
     sentence,
 )
+from spag.report.run_tables import reasoning_table
 
 TABOO = get("adversarial_taboo")
 
@@ -183,6 +184,35 @@ def test_reasoning_goes_by_the_interval_of_the_mean_or_the_p_value_of_the_only_t
     )
     one = reasoning_finding(reasoning(1, -0.001, 0.001))
     assert one and one[1] == Comparison(Tone.BETTER, "base", "task0 +2.1 [−0.1, +5.0] points, p = 0.001")
+
+
+def test_tasks_on_which_a_model_scores_0_are_named_beside_the_mean_without_them() -> None:
+    found = reasoning(7, 0.001, 0.9)
+    figure = {"value": 0.4, "se": None, "items": 9}
+    for model in found["models"].values():
+        model["geometric_mean"] = {"value": 0.4, "difference": model["geometric_mean"]["difference"]}
+        model["tasks"] = {task: {**figure, **one} for task, one in model["tasks"].items()}
+    for about in found["tasks"].values():
+        about |= {"metric": "acc", "shots": 0}
+
+    def shown(tasks: list[str]) -> tuple[str, Any]:
+        for model in found["models"].values():
+            model["geometric_mean"]["tasks"] = tasks
+        finding = reasoning_finding(found)
+        assert finding
+        return finding[1].figures, reasoning_table(found).rows[-1][0]
+
+    names = list(found["tasks"])
+    assert shown(names) == ("geometric mean of 7 tasks +2.1 [+0.1, +5.0] points", "geometric mean")
+    said, row = shown(names[2:])
+    assert said.startswith("geometric mean of 5 of 7 tasks (without task0 and task1, where a model scores 0) +2.1 [")
+    assert row == DetailedCell("geometric mean", ("without task0", "without task1"))
+    assert shown(names[4:])[0].startswith(
+        "geometric mean of 3 of 7 tasks (without the others, where a model scores 0) "
+    )
+    for model in found["models"].values():
+        model["geometric_mean"] = None
+    assert reasoning_finding(found) is None and len(reasoning_table(found).rows) == 7
 
 
 def test_a_mean_against_the_sign_of_most_items_is_unclear() -> None:

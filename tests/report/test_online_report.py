@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from run_fixtures import leave_undrawn, write_run
 from test_page import Page
 
@@ -194,6 +196,35 @@ def test_tables_compare_the_first_with_the_last_evaluation_of_each_opponent() ->
         "0.00",
         "100.0",
     )
+
+
+def test_players_who_win_together_have_no_score() -> None:
+    game = get("twenty_questions")
+    evaluations = [{**evaluation(4), "game": game.name, "exact": {}}]
+    met = [{"game": game.name, "opponent": "start", "games": 1200, "score": 0.5, "rating": 0.0, "share": 0.2}]
+    by_role, opponents = evaluation_tables(evaluations, met, game, {}, "reinforce")
+    assert [row[0] for row in by_role.rows] == ["start, step 4"] * 2
+    assert opponents.rows == (("start", "1,200", None, None, "20"),)
+
+
+def test_exact_figures_say_that_thinking_is_off_where_players_think(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, off, titles = write_online(tmp_path / "run"), ", with thinking disabled", dict[str, str]()
+
+    def save_plot(figure: Figure, name: str, *_: object) -> Markup:
+        titles[name] = figure.get_suptitle()
+        return Markup()
+
+    monkeypatch.setattr("spag.report.page.save_plot", save_plot)
+    thinking = CONFIG.replace("games: 6}", "games: 6, sampling: {thinking: {enabled: true}}}")
+    for config, says in ((CONFIG, ""), (thinking, off)):
+        (folder / "config.yaml").write_text(config)
+        write_report(folder)
+        print_run(folder)
+        table = f"Exact figures of the policy{says} policy exploitability"
+        assert table in text_of(folder) and table in " ".join(capsys.readouterr().out.split())
+        assert titles["online-kuhn_poker-exact"] == f"Kuhn poker: exact figures{says}"
 
 
 def test_the_command_ends_with_what_the_steps_came_to(

@@ -78,6 +78,28 @@ def test_an_exact_curve_has_a_point_for_each_evaluated_step(tmp_path: Path) -> N
     assert re.findall(r'points="([^"]+)"', figure) == ["0.0,2.0 240.0,46.0"]
 
 
+def test_players_who_win_together_have_no_score(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run", finished=False)
+    both = CONFIG.replace("games: 6}", "games: 6, mix: [{name: kuhn_poker}, {name: twenty_questions}]}")
+    (folder / "config.yaml").write_text(both)
+    met = [{"opponent": "start", "games": 40, "score": 0.5, "rating": 9.0, "share": 0.3}]
+    rows = [{"game": game, **one} for game in ("kuhn_poker", "twenty_questions") for one in met]
+    write_rows(folder / "2-reinforce" / "opponents.jsonl", [{"step": 12, "opponents": rows}])
+    with visitor(site(folder)) as client:
+        page = text_of(client, "/")
+    assert re.search(r"kuhn_poker ?start ?40 ?0.50 ?\+9 ?30 %", page)
+    assert re.search(r"twenty_questions ?start ?40 ?– ?– ?30 %", page)
+
+
+def test_exact_figures_say_that_thinking_is_off_where_players_think(tmp_path: Path) -> None:
+    folder, says = write_online(tmp_path / "run", finished=False), "exploitability, with thinking disabled"
+    thinking = CONFIG.replace("games: 6}", "games: 6, sampling: {thinking: {enabled: true}}}")
+    for config, thinks in ((CONFIG, False), (thinking, True)):
+        (folder / "config.yaml").write_text(config)
+        with visitor(site(folder)) as client:
+            assert (says in text_of(client, "/")) == thinks
+
+
 def test_the_games_of_any_step_can_be_opened(client: TestClient, folder: Path) -> None:
     page = client.get("/steps").text
     assert [int(step) for step in re.findall(r'href="/games\?phase=reinforce&amp;step=(\d+)"', page)] == [

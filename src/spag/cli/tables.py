@@ -130,12 +130,12 @@ def print_run(folder: Path) -> None:
 
 def print_online(run: RunFolder) -> None:
     """Show the policy's first and last evaluation, and the collapse warnings."""
-    ends = run.online_start, run.online_name
+    ends, thinks = (run.online_start, run.online_name), run.online_thinks
     for game in run.online_games:
         known = {name: figures for name, figures in run.exact_figures(game).items() if name in ends}
         if len(run.online_games) > 1:
             _say(game.title, "bold")
-        for table in evaluation_tables(run.evaluations, run.opponents, game, known, run.online_name):
+        for table in evaluation_tables(run.evaluations, run.opponents, game, known, ends[1], thinking=thinks):
             print_table(table)
     if stopped := run.stopped:
         _say(f"warning: online training stopped at {stopped}", "yellow")

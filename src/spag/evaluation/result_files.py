@@ -76,12 +76,13 @@ class _TaskFigure(TypedDict):
 class _Mean(TypedDict):
     value: float
     difference: _Score
+    tasks: NotRequired[list[str]]
     se: NotRequired[float | None]
 
 
 class _ReasoningModel(TypedDict):
     tasks: dict[str, _TaskFigure]
-    geometric_mean: _Mean
+    geometric_mean: _Mean | None
 
 
 class _ReasoningTask(TypedDict):

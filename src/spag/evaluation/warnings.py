@@ -5,6 +5,7 @@ The limits are wide, so a warning is a reason to look at the games. docs/online.
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -52,6 +53,7 @@ MOST_KL = 0.5
 MOST_MISMATCH_KL = 0.05
 """Nats per token between engine and trainer. bfloat16 gives up to 1e-3; more means other weights or sampling."""
 
+_BARE_MOVE = re.compile(r"\[[^\[\]]+\]")
 _TRENDS = ("length", "entropy", "no_advantage", "illegal", "distinct")
 Row = Mapping[str, Any]
 
@@ -87,6 +89,11 @@ def health_warnings(found: Row, game: Game) -> list[str]:
 def free_roles(game: Game) -> list[str]:
     """Return the roles whose texts can repeat, copy or refuse."""
     return [role for role in game.roles if role not in game.fixed_form]
+
+
+def is_bare_move(text: str) -> bool:
+    """Tell whether an utterance is nothing but one move, such as ``[check]``: moves repeat in any game of few."""
+    return _BARE_MOVE.fullmatch(text.strip()) is not None
 
 
 def watches_openings(game: Game) -> bool:

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from spag.evaluation.intervals import Floats
 from spag.games.base import Game
+from spag.report.arena_tables import WITHOUT_THINKING
 from spag.report.charts import is_number, look, plain
 from spag.report.html import role_color, spaced
 from spag.report.plot_files import INK, WIDTH
@@ -94,15 +95,21 @@ def evaluation_curves(evaluations: Rows, game: Game) -> Figure:
 
 
 def exact_curves(
-    evaluations: Rows, game: Game, start: str, known: Mapping[str, Mapping[str, float]], final: str
+    evaluations: Rows,
+    game: Game,
+    start: str,
+    known: Mapping[str, Mapping[str, float]],
+    final: str,
+    *,
+    thinking: bool = False,
 ) -> Figure:
     """The exact metrics of a solved game at every evaluation.
 
     ``known``: metrics of models by name; those of ``start`` are drawn as lines, those of ``final`` as points at the
-    last step.
+    last step. ``thinking``: whether the policy thinks in play.
     """
     names = list(dict.fromkeys(name for row in evaluations for name in row["exact"]))
-    figure, grid = _grid(len(names), f"{game.title}: exact figures")
+    figure, grid = _grid(len(names), f"{game.title}: exact figures{WITHOUT_THINKING if thinking else ''}")
     for axes, name in zip(grid, names, strict=True):
         first = name == names[0]
         points = _points([{"step": row["step"], name: row["exact"].get(name)} for row in evaluations], name)

@@ -20,6 +20,9 @@ LEVEL = 0.05
 FEW_TASKS = 50
 """Below this many held-out tasks, only large differences are detectable."""
 
+_MOST_NAMED = 3
+"""Tasks that a headline names; more would push its figures off the line."""
+
 
 class Tone(StrEnum):
     """The result of a comparison."""
@@ -119,13 +122,17 @@ def exact_sentence(arena: Mapping[str, Any]) -> str:
 
 
 def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Comparison] | None:
-    """Return the last model's name and its reasoning compared with the reference's: over all tasks, or the only one."""
+    """Return the last model's name and its reasoning compared with the reference's: over all tasks that have a
+    geometric mean, or on the only one; ``None`` if there is neither.
+    """
     models, reference, tasks = reasoning["models"], reasoning["reference"], reasoning["tasks"]
     last = list(models)[-1]
     if last == reference:
         return None
     if len(tasks) > 1:
-        difference, what, p = models[last]["geometric_mean"]["difference"], f"geometric mean of {len(tasks)} tasks", ""
+        if not (mean := models[last]["geometric_mean"]):
+            return None
+        difference, what, p = mean["difference"], f"geometric mean of {_tasks_of_mean(mean, tasks)}", ""
         sure = not difference["low"] <= 0 <= difference["high"]
     else:
         [(task, about)] = tasks.items()
@@ -134,6 +141,18 @@ def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Comparison] | 
         sure, p = difference["p"] < LEVEL and more * difference["value"] > 0, f", {p_text(difference['p'])}"
     figures = f"{what} {interval(difference, 100, 'value', 1)} points{p}"
     return last, _finding(reference, difference["value"], sure, figures)
+
+
+def _tasks_of_mean(mean: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> str:
+    if not (without := left_out_of_mean(mean, tasks)):
+        return f"{len(tasks)} tasks"
+    named = _listed(without) if len(without) <= _MOST_NAMED else "the others"
+    return f"{len(tasks) - len(without)} of {len(tasks)} tasks (without {named}, where a model scores 0)"
+
+
+def left_out_of_mean(mean: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the labels of the tasks that a geometric mean does not cover; an older file's covers all."""
+    return [about["label"] for task, about in tasks.items() if task not in mean.get("tasks", tasks)]
 
 
 def _finding(other: str, difference: float, sure: bool, figures: str, wins: str = "") -> Comparison:

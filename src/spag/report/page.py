@@ -126,7 +126,8 @@ def _online_plots(run: ReadableRun) -> Drawn:
             yield of_evaluations, says, curves.evaluation_curves(evaluations, game)
         if any(row["exact"] for row in evaluations):
             says, known = f"Exact figures of the policy by online step, {game.title}", run.exact_figures(game)
-            yield of_exact, says, curves.exact_curves(evaluations, game, start, known, run.online_name)
+            thinks, final = run.online_thinks, run.online_name
+            yield of_exact, says, curves.exact_curves(evaluations, game, start, known, final, thinking=thinks)
     yield "online-training", "Training figures by online step", curves.training_curves("Training", run.online, run.game)
 
 
@@ -187,7 +188,7 @@ def _online(run: ReadableRun) -> dict[str, Any]:
     """Return the tables of online training by game, and where its time went."""
     if not run.online:
         return {"online": None}
-    tables = partial(run_tables.evaluation_tables, run.evaluations, run.opponents)
+    tables = partial(run_tables.evaluation_tables, run.evaluations, run.opponents, thinking=run.online_thinks)
     return {
         "online": run.online,
         "online_plots": {game: _online_names(game) for game in run.online_games},

@@ -5,10 +5,11 @@ from typing import Any
 
 from spag.core.visible import counted
 from spag.evaluation.warnings import GENERIC_TASKS, free_roles, mean_of_steps, watches_openings
-from spag.games.base import Figure, Game
+from spag.games.base import Figure, Game, is_competitive
 from spag.games.registry import get
 from spag.report.arena_tables import exact_table
 from spag.report.cells import Cell, DetailedCell, Table, interval, p_text, p_value, rate_cell, signed
+from spag.report.headline import left_out_of_mean
 from spag.report.html import duration, spaced
 from spag.runs.reading import RunFolder
 from spag.runs.records import Json
@@ -53,7 +54,7 @@ def _health_table(title: str, game: Game, figures: Mapping[str, Mapping[str, Any
     for label, values in shares:
         rows.append((f"{label}, %", *(None if value is None else f"{100 * value:.1f}" for value in values)))
     for role in free_roles(game):
-        spoken = [one["roles"][role] if one["roles"][role]["utterances"] else None for one in shown]
+        spoken = [one["roles"][role] if one["roles"][role]["mean_words"] else None for one in shown]
         rows.append((f"{role}: words an utterance", *(one and f"{one['mean_words']:.1f}" for one in spoken)))
         distinct = (one and f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in spoken)
         rows.append((f"{role}: distinct-1, distinct-2", *distinct))
@@ -85,8 +86,10 @@ def reasoning_table(reasoning: Mapping[str, Any]) -> Table:
         figures = [model["tasks"][task] for model in models.values()]
         details = (f"{about['metric']}, {about['shots']}-shot", f"{figures[0]['items']:,} items")
         rows.append((DetailedCell(about["label"], details), *_scores(figures)))
-    if len(reasoning["tasks"]) > 1:
-        rows.append(("geometric mean", *_scores([model["geometric_mean"] for model in models.values()])))
+    means = [model["geometric_mean"] for model in models.values()]
+    if len(reasoning["tasks"]) > 1 and all(means):
+        without = tuple(f"without {label}" for label in left_out_of_mean(means[0], reasoning["tasks"]))
+        rows.append((DetailedCell("geometric mean", without) if without else "geometric mean", *_scores(means)))
     return Table("Reasoning", (f"%, below: minus {reference}", *models), tuple(rows))
 
 
@@ -110,15 +113,23 @@ def time_table(rows: Rows) -> Table:
 
 
 def evaluation_tables(
-    evaluations: Rows, opponents: Rows, game: Game, known: Mapping[str, Mapping[str, float]], final: str
+    evaluations: Rows,
+    opponents: Rows,
+    game: Game,
+    known: Mapping[str, Mapping[str, float]],
+    final: str,
+    *,
+    thinking: bool = False,
 ) -> list[Table]:
     """The nonempty tables of evaluations between online steps and of the steps' opponents.
 
-    ``known``: exact metrics of models by name; ``final``: the model produced by the steps.
+    ``known``: exact metrics of models by name; ``final``: the model produced by the steps; ``thinking``: whether it
+    thinks in play.
     """
     own, met = ([row for row in rows if row["game"] == game.name] for rows in (evaluations, opponents))
-    of_policy = role_evaluation_table(own), score_table(own), exact_evaluation_table(own, known, final)
-    return [table for table in (*of_policy, opponents_table(met)) if table.rows]
+    scores = [score_table(own)] if is_competitive(game) else []
+    exact = exact_evaluation_table(own, known, final, thinking=thinking)
+    return [table for table in (role_evaluation_table(own), *scores, exact, opponents_table(met, game)) if table.rows]
 
 
 def role_evaluation_table(evaluations: Rows) -> Table:
@@ -143,17 +154,19 @@ def score_table(evaluations: Rows) -> Table:
     return Table("Online policy in both roles", ("policy against", "games", "score", "p"), tuple(rows))
 
 
-def opponents_table(opponents: Rows) -> Table:
-    """The policy's results against each opponent in the steps' games, after the last step."""
-    rows = []
+def opponents_table(opponents: Rows, game: Game) -> Table:
+    """The policy's results with each opponent in the steps' games, after the last step."""
+    rows: list[tuple[Cell, ...]] = []
     for one in opponents:
-        share = f"{100 * one['share']:.0f}"
-        rows.append((one["opponent"], f"{one['games']:,}", f"{one['score']:.2f}", signed(one["rating"]), share))
+        score = (f"{one['score']:.2f}", signed(one["rating"])) if is_competitive(game) else (None, None)
+        rows.append((one["opponent"], f"{one['games']:,}", *score, f"{100 * one['share']:.0f}"))
     columns = ("met in training", "games", "score, 0 to 1", "its Elo over the policy", "share of draws, %")
     return Table("Opponents after the last step; older results count less", columns, tuple(rows))
 
 
-def exact_evaluation_table(evaluations: Rows, known: Mapping[str, Mapping[str, float]], final: str = "") -> Table:
+def exact_evaluation_table(
+    evaluations: Rows, known: Mapping[str, Mapping[str, float]], final: str = "", *, thinking: bool = False
+) -> Table:
     """The exact metrics of a solved game: of the policy at the first and the last evaluation, and of the models in
     ``known``.
 
@@ -163,7 +176,7 @@ def exact_evaluation_table(evaluations: Rows, known: Mapping[str, Mapping[str, f
     ends = {f"step {row['step']}": row["exact"] for row in (scored[:1] + scored[-1:])}
     others = {name: own for name, own in known.items() if name != final}
     last = {f"{final} (final)": known[final]} if final in known else {}
-    return exact_table({**others, **ends, **last} if scored else {})
+    return exact_table({**others, **ends, **last} if scored else {}, thinking=thinking)
 
 
 def _ends(evaluations: Rows) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
@@ -174,7 +187,7 @@ def _ends(evaluations: Rows) -> Iterator[tuple[str, tuple[Mapping[str, Any], Map
 
 
 def cost_table(run: RunFolder) -> Table:
-    """Time and tokens of every stage, with their total."""
+    """Time and tokens of every stage, with their total; no total of tokens where a stage has not counted its own."""
     rows: list[tuple[str, ...]] = []
     seconds = tokens = 0
     for name, stage in run.stages.items():
@@ -187,8 +200,17 @@ def cost_table(run: RunFolder) -> Table:
         spent = sum(task.get("seconds", 0.0) for task in tasks)
         seconds += spent
         rows.append(("reasoning", duration(spent), counted(len(run.reasoning["tasks"]), "task"), "", ""))
-    rows.append(("total", duration(seconds), "", "", f"{tokens:,}" if tokens else ""))
+    said = f"{tokens:,}" if tokens and not _has_uncounted_tokens(run) else ""
+    rows.append(("total", duration(seconds), "", "", said))
     return Table("Stages", ("stage", "time", "work", "games an hour", "tokens said"), tuple(rows), last_is_total=True)
+
+
+def _has_uncounted_tokens(run: RunFolder) -> bool:
+    """Tell whether a finished stage that played, such as the arena or online steps, has no count of its tokens."""
+    silent = {f"{model.folder}/train" for model in run.models if not model.is_online}  # steps on games in files
+    done = (name for name, stage in run.stages.items() if stage["status"] == "done" and name not in silent)
+    played = (results for name in done if (results := run.results(name)).keys() & {"games", "steps"})
+    return any("completion_tokens" not in results for results in played)
 
 
 def _work(stage: Json, results: Json) -> tuple[str, str, str]:

@@ -40,6 +40,11 @@ from spag.storage.manifest import Manifest
 _WAITING: Json = {"status": "waiting", "seconds": 0.0}
 
 
+def thinks_online(model: PlannedModel) -> bool:
+    """Tell whether players think in the online steps that train a model."""
+    return model.is_online and bool(model.phase.settings.sampling.thinking.enabled)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """A run folder, or for the web pages one file of episodes."""
@@ -218,6 +223,12 @@ class RunFolder:
     def online_start(self) -> str:
         """The initial model of the last online phase; empty if there is none."""
         return next((model.start for model in reversed(self.models) if model.is_online), "")
+
+    @property
+    def online_thinks(self) -> bool:
+        """Whether players think in the last online phase that has begun."""
+        last = self.last_online
+        return any(thinks_online(model) for model in self.models if last and model.name == last.name)
 
     @property
     def last_online(self) -> OnlinePhase | None:

@@ -9,11 +9,12 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from spag.games.base import Game
+from spag.games.base import Game, is_competitive
+from spag.report.arena_tables import WITHOUT_THINKING
 from spag.report.cells import with_minus
 from spag.report.html import curve, spaced
 from spag.runs.layout import describe_phases
-from spag.runs.reading import RunFolder
+from spag.runs.reading import RunFolder, thinks_online
 from spag.runs.records import OnlinePhase, read_collapse, read_evaluations, read_opponents
 
 Rows = Sequence[Mapping[str, Any]]
@@ -63,7 +64,8 @@ def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
         steps, cards = None, []
         for model in models:
             if model.name in online:
-                steps = read(partial(online_figures, online[model.name], read))
+                thinking = thinks_online(model)
+                steps = read(partial(online_figures, online[model.name], read, thinking=thinking))
             elif not model.is_online and (rows := read(partial(run.metrics, model, _TAIL_BYTES))):
                 cards.append(training_card(model.name, rows))
         if steps or cards:
@@ -78,8 +80,11 @@ def training_card(name: str, rows: Rows) -> dict[str, Any]:
     return {"name": name, "step": rows[-1]["step"], "losses": _values(rows, "loss"), "latest": latest}
 
 
-def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
-    """Return the overview's part about an online phase; ``None`` before its first step is finished."""
+def online_figures(phase: OnlinePhase, read: TryRead, *, thinking: bool) -> dict[str, Any] | None:
+    """Return the overview's part about an online phase; ``None`` before its first step is finished.
+
+    ``thinking``: whether its players think.
+    """
     rows, games = phase.rows(), phase.games
     evaluations = read(partial(read_evaluations, phase.folder)) or []
     opponents = read(partial(read_opponents, phase.folder)) or []
@@ -87,13 +92,14 @@ def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
     if not rows:
         return None
     latest = {(row["game"], row["opponent"]): row for row in evaluations}
-    cards = [*_exact_cards(evaluations, games), *_step_cards(rows, games)]
+    cards = [*_exact_cards(evaluations, games, thinking), *_step_cards(rows, games)]
     return {
         "phase": phase,
         "step": rows[-1]["step"],
         "cards": [card for card in cards if card.lines],
         "evaluations": list(latest.values()),
         "opponents": opponents,
+        "competitive": {game.name for game in games if is_competitive(game)},  # in others a score means nothing
         "warnings": warnings,
     }
 
@@ -107,12 +113,13 @@ def _step_cards(rows: Rows, games: Sequence[Game]) -> Iterator[Card]:
         yield _card(title, games[0], {"": _values(rows, name)}, 1, "%.2g")
 
 
-def _exact_cards(evaluations: Rows, games: Sequence[Game]) -> Iterator[Card]:
+def _exact_cards(evaluations: Rows, games: Sequence[Game], thinking: bool) -> Iterator[Card]:
     for game in games:
         of_game = (row for row in evaluations if row["game"] == game.name)
         exact = [*{row["step"]: row["exact"] for row in of_game}.values()]  # the same in the row of each opponent
         for name in dict.fromkeys(name for figures in exact for name in figures):
-            yield _card(name.replace("_", " "), game, {"": _values(exact, name)}, 1, "%.3f")
+            title = f"{name.replace('_', ' ')}{WITHOUT_THINKING if thinking else ''}"
+            yield _card(title, game, {"": _values(exact, name)}, 1, "%.3f")
 
 
 def _card(title: str, game: Game, series: Mapping[str, Sequence[float]], scale: float, form: str) -> Card:

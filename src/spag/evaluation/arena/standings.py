@@ -19,7 +19,7 @@ from spag.evaluation.arena.grid import Grid, win_matrix
 from spag.evaluation.arena.paired import compare_pairs, compare_roles
 from spag.evaluation.arena.ratings import rate
 from spag.evaluation.intervals import Mean, Rate, bootstrap_weights, mean_over_tasks, rate_over_tasks
-from spag.evaluation.warnings import watches_openings
+from spag.evaluation.warnings import is_bare_move, watches_openings
 from spag.games.base import Figure, Game
 from spag.games.registry import settings_of
 from spag.games.replay import replay
@@ -42,7 +42,7 @@ class RoleTable:
     reward: the mean per game. Shares of ``games``: win; loss, a win of the other side alone; tie, a draw; violation,
     this role's breach of a rule. repeated: the share of its utterances that were said before, in the same game by
     either player, or by this player in this role on another task, unless it opens games without knowing their tasks
-    (none count in a role of fixed form). figures: the game's own for this role, by name.
+    (bare moves do not count, nor anything in a role of fixed form). figures: the game's own for this role, by name.
     """
 
     name: str
@@ -77,7 +77,7 @@ class _Played:
         before: set[int] = set()
         for said in episode.history[:length]:
             text = hash(" ".join(said.content.casefold().split()))
-            if said.role == role and said.content.strip():
+            if said.role == role and said.content.strip() and not is_bare_move(said.content):
                 self.spoken.append((episode.task.id, text, text in before))
             before.add(text)
 

@@ -69,16 +69,16 @@ def check_same_prompts(task: str, items: Mapping[str, Items], *, chat: bool) -> 
 
 def figures_of(metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Items]], seed: int) -> dict[str, Any]:
     """Return each model's metrics: ``tasks`` (the mean with its error, the difference to the reference, every metric,
-    the parts of a group) and ``geometric_mean``.
+    the parts of a group) and ``geometric_mean``, with the ``tasks`` that it covers; ``None`` if there is none.
 
     metrics: the metric shown, by task. items: rows by task and model, the reference first.
     """
     models = list(next(iter(items.values())))
     tasks: dict[str, dict[str, Any]] = {name: {} for name in models}
-    columns = []
+    columns: dict[str, Floats] = {}
     for task, metric in metrics.items():
         values = {name: [row["metrics"][metric] for row in rows] for name, rows in items[task].items()}
-        columns.append(np.asarray(list(values.values()), dtype=np.float64).T)
+        columns[task] = np.asarray(list(values.values()), dtype=np.float64).T
         for name, rows in items[task].items():
             difference = item_difference(values[name], values[models[0]], derive_seed(seed, "difference", task))
             parts = dict.fromkeys(row["task"] for row in rows)
@@ -90,8 +90,16 @@ def figures_of(metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Item
                     part: _means([row for row in rows if row["task"] == part]) for part in parts if len(parts) > 1
                 },
             }
-    means = zip(models, overall(columns, seed), strict=True)
-    return {name: {"tasks": tasks[name], "geometric_mean": asdict(mean)} for name, mean in means}
+    means = zip(models, _geometric_means(columns, seed), strict=True)
+    return {name: {"tasks": tasks[name], "geometric_mean": mean} for name, mean in means}
+
+
+def _geometric_means(columns: Mapping[str, Floats], seed: int) -> list[dict[str, Any] | None]:
+    """Return each model's, of the tasks on which all of them score: a single 0 would make the whole mean 0."""
+    scored = {task: scores for task, scores in columns.items() if (scores.mean(axis=0) > 0).all()}
+    if not scored:
+        return [None for _ in next(iter(columns.values())).T]
+    return [{**asdict(mean), "tasks": [*scored]} for mean in overall([*scored.values()], seed)]
 
 
 def mean_of(values: Sequence[float]) -> ItemMean:
