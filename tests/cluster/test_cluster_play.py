@@ -177,4 +177,5 @@ def test_gpus_of_other_nodes_need_a_share_that_is_set(cluster: Cluster) -> None:
     changes = [f"cluster.address={cluster.address}", "engine.backend=vllm"]
     with pytest.raises(ConfigError, match=r"2 GPUs on other nodes, and none here .* set engine\.memory"):
         planned_engines(load_config("taboo-qwen3-1.7b", changes))
-    assert planned_engines(load_config("taboo-qwen3-1.7b", [*changes, "engine.memory=0.4"])) == {}
+    [engine] = planned_engines(load_config("taboo-qwen3-1.7b", [*changes, "engine.memory=0.4"])).values()
+    assert engine.memory == 0.2  # there are two engines

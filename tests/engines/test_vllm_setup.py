@@ -133,6 +133,26 @@ def test_arguments_on_gpus() -> None:
 
 
 @pytest.mark.parametrize(
+    ("concurrency", "copies", "length", "requests", "tokens"),
+    [
+        (32, 1, 4096, 32, 8192),
+        (32, 8, 4096, 32, 8192),  # games are dealt unevenly, and a queue would cost more
+        (2048, 8, 4096, 320, 8192),
+        (20_000, 1, 4096, 20_000, 20_000),
+        (4, 1, 512, 4, 2048),
+    ],
+)
+def test_replicas_share_the_concurrency_and_vllm_can_start(
+    concurrency: int, copies: int, length: int, requests: int, tokens: int
+) -> None:
+    """vLLM needs a token for each request in a step, and warns of more than they can have."""
+    engine = PlannedEngine(concurrency=concurrency, max_length=length)
+    settings = VLLMSettings("m", "bfloat16", "cuda", engine, copies=copies)
+    made = engine_arguments(settings, model_positions=None, token_bytes=0, free_bytes=0)
+    assert (made["max_num_seqs"], made["max_num_batched_tokens"]) == (requests, tokens)
+
+
+@pytest.mark.parametrize(
     ("device", "tensor", "asked", "copies"),
     [
         ("cuda", 1, None, 8),
@@ -152,15 +172,27 @@ def test_every_gpu_gets_a_copy_unless_a_number_is_set(device: str, tensor: int, 
 def test_a_process_that_trains_with_others_plays_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [str(gpu) for gpu in range(8)]
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert own_device("cuda", gpus) == "cuda"
+    assert own_device("cuda", gpus, EngineConfig()) == "cuda"
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert (own_device("cuda", gpus), own_device("cuda:1", gpus), own_device("cpu", gpus)) == (
-        "cuda:3",
-        "cuda:1",
-        "cpu",
-    )
-    assert own_device("cuda", ["5"]) == "cuda"  # all that this process may see
-    assert copy_count(EngineConfig(), own_device("cuda", gpus), gpus) == 1
+    devices = {device: own_device(device, gpus, EngineConfig()) for device in ("cuda", "cuda:0", "cuda:1", "cpu")}
+    assert devices == {"cuda": "cuda:3", "cuda:0": "cuda:3", "cuda:1": "cuda:1", "cpu": "cpu"}
+    assert own_device("cuda", ["5"], EngineConfig()) == "cuda"  # all that this process may see
+    assert copy_count(EngineConfig(), devices["cuda"], gpus) == 1
+
+
+@pytest.mark.parametrize("options", [{"tensor_parallel": 2}, {"data_parallel": 2}])
+def test_processes_that_train_together_play_on_gpus_apart(
+    options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, gpus = PlannedEngine(**options), [str(gpu) for gpu in range(8)]  # type: ignore[arg-type]
+    used: list[str] = []
+    for rank in range(4):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        device = own_device("cuda", gpus, engine)
+        settings = VLLMSettings("m", "bfloat16", device, engine, copies=copy_count(engine, device, gpus))
+        for environment in worker_environments(settings, cores=[0], visible_gpus=gpus):
+            used += environment["CUDA_VISIBLE_DEVICES"].split(",")
+    assert used == gpus
 
 
 def test_each_copy_gets_its_own_cores_or_gpus() -> None:

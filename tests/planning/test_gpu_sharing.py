@@ -393,7 +393,20 @@ def test_a_model_of_unknown_shape_needs_a_share_that_is_set(pretended: None, tmp
     changes = [f"model.name={tmp_path}"]
     with pytest.raises(ConfigError, match=r"share a GPU, and .* a gpt2 model .* set engine.memory to the share"):
         here.planned_engines(load_config("taboo-qwen3-1.7b", changes))
-    assert here.planned_engines(load_config("taboo-qwen3-1.7b", [*changes, "engine.memory=0.4"])) == {}
+    assert _parts([*changes, "engine.memory=0.4"]) == {"reinforce": 0.2}  # the policy and its start
+
+
+def test_what_only_other_nodes_plan_is_an_equal_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here, "gpus_at_hand", lambda model: None)
+    changes = ["cluster.address=10.0.0.1:6379", "engine.memory=0.6"]
+    assert _parts(changes) == {"reinforce": 0.3}
+    assert _parts([*changes, "reinforce.evaluate_every=null"]) == {"reinforce": 0.6}
+    assert _parts([*changes, "reinforce.lora={rank: 4}"]) == {"reinforce": 0.6}  # adapters share one vLLM
+    assert _parts(["engine.memory=0.6"]) == {}  # a machine without GPUs
+
+
+def _parts(changes: list[str]) -> dict[str, float | None]:
+    return {name: one.memory for name, one in here.planned_engines(load_config("taboo-qwen3-1.7b", changes)).items()}
 
 
 def test_actors_share_their_own_gpus() -> None:

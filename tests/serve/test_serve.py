@@ -413,6 +413,7 @@ def test_vllm_serves_one_base_model_and_its_adapters(
         "--host 127.0.0.1 --port 8000",
         "--max-model-len 512",
         "--enable-lora --max-lora-rank 8 --max-loras 1",
+        "--max-num-seqs 32 --max-num-batched-tokens 8192",
     ):
         assert piece in text
     assert command[-2:] == ["--lora-modules", f"after={tmp_path / 'adapter'}"]
@@ -449,6 +450,7 @@ def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytes
     assert "spag serve can start vLLM only on GPUs" in answer.stderr
     [(_, words, environment)] = started
     assert words[:2] == ["vllm", "serve"] and environment["VLLM_API_KEY"] == TOKEN and TOKEN not in " ".join(words)
+    assert words[words.index("--middleware") + 1] == "spag.serve.guard.TokenGuard"
 
 
 def test_a_served_model_takes_no_tags(model_folder: Path) -> None:

@@ -5,11 +5,12 @@ from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.core.visible import counted
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
-from spag.planning.engines import Sharing
+from spag.planning.engines import Sharing, engine_players
 from spag.planning.hours import Assumptions
-from spag.planning.plan import Planner
+from spag.planning.plan import Planner, with_adapters
 from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
-from spag.runs.machine_checks import is_elsewhere
+from spag.planning.stage import labels
+from spag.runs.machine_checks import gpus_of, is_elsewhere
 from spag.storage.machine import memory_bytes
 
 
@@ -37,9 +38,11 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     if not online or config.engine.backend == "transformers" or config.model.device == "cpu":
         return {}
     if gpus_at_hand(config.model) is None:
-        if (address := config.cluster.address) and is_elsewhere(config) and config.engine.memory is None:
+        if not (address := config.cluster.address) or not is_elsewhere(config):
+            return {}
+        if config.engine.memory is None:
             _check_nodes(address)
-        return {}
+        return _equal_parts(config)
     if _backend(config, "cuda") is not Backend.VLLM:
         return {}
     try:
@@ -48,19 +51,25 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
         if config.engine.memory is None:  # vLLM would take what the trainer needs
             fix = "set engine.memory to the share of each GPU that vLLM gets, such as 0.4"
             raise ConfigError(f"trainer and vLLM share a GPU, and {error}; {fix}") from error
-        return {}
+        return _equal_parts(config)
     return engines_of(plan_here(config, shape))
+
+
+def _equal_parts(config: RunConfig) -> dict[str, PlannedEngine]:
+    """Return engines that share ``engine.memory`` equally, without a plan; none if it is not set."""
+    found, engine = {}, config.engine
+    for label, phase in zip(labels(config), with_adapters(config).phases, strict=True):
+        if isinstance(online := phase.settings, OnlineSettings) and engine.memory is not None:
+            count = len(engine_players(online, together=online.lora is not None))
+            found[label] = PlannedEngine(**engine.model_dump() | {"memory": engine.memory / count})
+    return found
 
 
 def _check_nodes(address: str) -> None:
     """Raise ``ConfigError`` if a cluster has GPUs: vLLM would take what the trainer needs, and this machine has none of
     their kind to plan for.
     """
-    from spag.rollout.ray.connection import connected, gpu_count  # noqa: PLC0415 - Ray is optional
-
-    with connected(address):
-        gpus = gpu_count()
-    if gpus:
+    if gpus := gpus_of(address):
         what = f"{counted(gpus, 'GPU')} on other nodes, and none here to plan their memory for"
         fix = "set engine.memory to vLLM's share of each GPU, such as 0.4; spag plan --gpu KIND computes one"
         raise ConfigError(f"cluster.address={address}: {what}; {fix}")

@@ -19,6 +19,7 @@ from spag.rollout.matches import PlaySetup
 from spag.runs.arena import play_arena
 from spag.runs.checks import check_run
 from spag.runs.layout import arena_entrants, describe_phases, planned_stages
+from spag.runs.machine_checks import check_dtype
 from spag.runs.phases import carry_out
 from spag.runs.stage import Results, Run
 from spag.storage.disk import lock_folder
@@ -59,6 +60,8 @@ def run(
         finished = all(map(manifest.is_done, planned_stages(config)))
         if not finished:
             check_run(config, setup.game)
+            if "dtype" not in manifest.measured:
+                check_dtype(config)
             engines = plan_engines(config)
         if not manifest.stages:
             model = f"model: {described_model(config.model.name)}"

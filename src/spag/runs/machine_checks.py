@@ -3,6 +3,7 @@ and connections, memory for play.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, Teach
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.players import Kind, kind_of, members_of
-from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
+from spag.engines.vllm.setup import Backend, choose_backend, gpus_of_process, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import model_of_role, models_of
 from spag.runs.layout import mixed_model, planned_models
@@ -83,6 +84,26 @@ def check_machine(config: RunConfig) -> None:
             raise ConfigError(f"{option}={asked:,}: this machine has {has:,} {what}; lower it")
 
 
+def check_dtype(config: RunConfig) -> None:
+    """Raise ``ConfigError`` if ``model.dtype=auto`` would be the choice of this machine's CPU for a cluster's GPUs."""
+    from spag.learning.launch import gpu_count  # noqa: PLC0415 - imports torch
+
+    model, address = config.model, config.cluster.address
+    if model.dtype != "auto" or model.device == "cpu" or address is None or not is_elsewhere(config):
+        return
+    if not gpu_count(model) and gpus_of(address):
+        fix = "set bfloat16, float16 or float32"
+        raise ConfigError(f"model.dtype=auto: this machine cannot measure the cluster's; {fix}")
+
+
+def gpus_of(address: str) -> int:
+    """Return how many GPUs the cluster at ``address`` has."""
+    from spag.rollout.ray.connection import connected, gpu_count  # noqa: PLC0415 - Ray is optional
+
+    with connected(address):
+        return gpu_count()
+
+
 def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
     """Yield (option, requested, available, of what)."""
     from spag.learning.launch import gpu_count  # noqa: PLC0415 - imports torch
@@ -95,6 +116,7 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
         yield "engine.tensor_parallel", engine.tensor_parallel, has, what
         each = f"{what} for each {engine.tensor_parallel}"
         yield "engine.data_parallel", engine.data_parallel or 1, has // engine.tensor_parallel, each
+        yield from _playing_processes(config, gpus)
     if config.cluster.address == "local":
         yield "cluster.workers", config.cluster.workers or 1, has, what
         online = [phase.settings for phase in config.phases if isinstance(phase.settings, OnlineSettings)]
@@ -103,6 +125,20 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
             yield "cluster.online_workers", config.cluster.online_workers, has - training, f"{what} beside training"
     if any(kind_of(name) is Kind.ENDPOINT for name in players(config)):
         yield "engine.concurrency", engine.concurrency, max(open_files() - _FILES, 1), "connections (ulimit -n)"
+
+
+def _playing_processes(config: RunConfig, gpus: int) -> Iterator[tuple[str, int, int, str]]:
+    """As ``_counts``, for processes that train and each play with vLLM on several of ``gpus``."""
+    from spag.learning.launch import process_count  # noqa: PLC0415 - imports torch
+
+    each = gpus_of_process(config.engine)
+    if each == 1 or not gpus or (config.cluster.address and config.cluster.online_workers):
+        return
+    for number, phase in enumerate(config.phases):
+        if isinstance(phase.settings, OnlineSettings) and backend_here(config) is Backend.VLLM:
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or process_count(config.model, phase.settings)
+            what = f"groups of {each} GPUs (engine.tensor_parallel x engine.data_parallel), one for each"
+            yield f"phases.{number}.processes", here, gpus // each, what
 
 
 def _check_endpoint() -> None:

@@ -5,4 +5,5 @@ requests     validation of client requests, and the requests to the engine
 models       a served model: tokenizer, prompts, and the thread that generates
 app          the routes, and responses in OpenAI's format
 vllm         the command line of vLLM's server
+guard        the token of vLLM's server
 """

@@ -6,9 +6,12 @@ from typing import Any
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.engines.prompts import longest_text
-from spag.engines.vllm.setup import copy_count, max_lora_rank, visible_gpus
+from spag.engines.vllm.setup import copy_count, max_lora_rank, most_at_once, step_tokens, visible_gpus
 from spag.models.finding import read_adapter, resolve_model
+from spag.serve.guard import TOKEN_VARIABLE, TokenGuard
 from spag.storage.home import expanded
+
+GUARD = f"{TokenGuard.__module__}.{TokenGuard.__name__}"
 
 
 def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig, host: str, port: int) -> list[str]:
@@ -25,19 +28,23 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
         what = f"vLLM's server holds one base model, not {', '.join(bases)}"
         raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")
     first, [folder] = models[0][1], bases
+    copies = copy_count(engine, first.device or "cuda", visible_gpus())
     config = load_config(folder, trust_remote_code=first.trust_remote_code)
     positions = getattr(config, "max_position_embeddings", None)  # vLLM refuses longer texts
+    length, requests = longest_text(engine.max_length, positions), most_at_once(engine.concurrency, copies)
     options: dict[str, Any] = {
         "served-model-name": [name for name in found if name not in adapters] or bases,
         "host": host,
         "port": port,
         "dtype": first.dtype,
-        "max-model-len": longest_text(engine.max_length, positions),
-        "max-num-seqs": engine.concurrency,
+        "max-model-len": length,
+        "max-num-seqs": requests,
+        "max-num-batched-tokens": step_tokens(requests, length),
         "tensor-parallel-size": engine.tensor_parallel,
-        "data-parallel-size": copy_count(engine, first.device or "cuda", visible_gpus()),
+        "data-parallel-size": copies,
         "generation-config": "vllm",  # no sampling defaults from the model's folder
         "load-format": "safetensors",  # never pickles
+        "middleware": GUARD,
     }
     if engine.memory is not None:
         options["gpu-memory-utilization"] = engine.memory
@@ -53,10 +60,10 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
 
 
 def vllm_environment(model: ModelConfig, engine: EngineConfig, token: str | None) -> dict[str, str]:
-    """Return the variables of vLLM's server: the token, which others could see on the command line, and the GPUs from
-    ``model.device`` on, if it is one of several.
+    """Return the variables of vLLM's server: the token, which others could see on the command line and ``GUARD`` reads,
+    and the GPUs from ``model.device`` on, if it is one of several.
     """
     first = (model.device or "").removeprefix("cuda:")
     count = engine.tensor_parallel * (engine.data_parallel or 1)
     gpus = visible_gpus()[int(first) :][:count] if first.isdecimal() else []
-    return ({"VLLM_API_KEY": token} if token else {}) | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
+    return ({TOKEN_VARIABLE: token} if token else {}) | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})

@@ -61,7 +61,7 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
 
 def _settings(first: ModelConfig, adapters: tuple[Adapter, ...], engine: EngineConfig, split: int) -> VLLMSettings:
     gpus = visible_gpus()
-    device = own_device(checked_device(first.device), gpus)
+    device = own_device(checked_device(first.device), gpus, engine)
     return VLLMSettings(
         model=resolve_model(adapters[0].base if adapters else first.name),
         dtype=first.dtype,

@@ -18,6 +18,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +38,7 @@ WORKER = [sys.executable, "-P", "-c", "from spag.engines.vllm.worker import main
 """The command of a replica's process; the number of its end of the pipe follows."""
 _ERROR_LINE = re.compile(r"^(?:\(.*?\) )?(?:ERROR .*?\] )?([A-Za-z_.]*(?:Error|Exception|Interrupt)): (.+)$", re.M)
 _CLOSING_SECONDS = 30.0
+_GROUP_CHECKS = 10
 
 
 class VLLMReplica:
@@ -98,14 +100,26 @@ class VLLMReplica:
             self._log.close()
 
     def _end(self) -> None:
-        """Ask the process to end by closing its pipe; after a while, kill it and its workers."""
+        """Ask the process to end by closing its pipe; kill it after a while, and its workers in any case."""
         self.pipe.close()
+        if self._process.returncode is not None:  # its number may be another's by now
+            return
         try:
             self._process.wait(_CLOSING_SECONDS)
         except subprocess.TimeoutExpired:
             logger.warning("vLLM did not end within %.0f s; killing it", _CLOSING_SECONDS)
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        _end_group(self._process.pid)
+
+
+def _end_group(leader: int) -> None:
+    """Kill what a replica's process started and left: workers that hang in NCCL keep their GPU's memory."""
+    with suppress(ProcessLookupError):  # none is left
+        for _ in range(_GROUP_CHECKS):  # Python's resource tracker first removes what is left in shared memory
+            os.killpg(leader, 0)
+            time.sleep(0.1)
+        os.killpg(leader, signal.SIGKILL)
 
 
 class VLLMPool:

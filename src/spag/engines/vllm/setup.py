@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 from typing import Any
 
 from spag.config.schema import EngineConfig, PlannedEngine
@@ -20,6 +21,12 @@ from spag.models.finding import Adapter
 TYPICAL_FILL = 0.25
 """Average share of ``max_length`` in use. A CPU's cache is sized for it; requests that do not fit wait."""
 
+LEAST_AT_ONCE = 256
+"""A replica takes this many requests at once, if there are as many: vLLM's default on small GPUs. Games are dealt to
+replicas by their ids, which is uneven if they are few.
+"""
+STEP_TOKENS = 8192
+"""Tokens that a GPU processes in one step: vLLM's default offline; what we start would get 2048."""
 CPU_STEP_TOKENS = 2048
 """Most tokens that a CPU processes in one step; a longer text gets a step of its length."""
 GPU_MEMORY = 0.9
@@ -67,10 +74,17 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
-def own_device(device: str, gpus: list[str]) -> str:
-    """Return the device for vLLM: ``device``, or this process's GPU if several train together."""
+def own_device(device: str, gpus: list[str], engine: EngineConfig) -> str:
+    """Return the device for vLLM: ``device``, or the first of this process's GPUs if several train together."""
     rank = int(os.environ.get("LOCAL_RANK", "-1"))
-    return f"cuda:{rank}" if device == "cuda" and 0 <= rank < len(gpus) > 1 else device
+    if rank < 0 or len(gpus) < 2 or device not in ("cuda", "cuda:0"):  # training takes cuda:0 for cuda, too
+        return device
+    return f"cuda:{rank * gpus_of_process(engine)}"
+
+
+def gpus_of_process(engine: EngineConfig) -> int:
+    """Return how many GPUs each of several training processes plays on."""
+    return engine.tensor_parallel * (engine.data_parallel or 1)
 
 
 def copy_count(engine: EngineConfig, device: str, gpus: list[str]) -> int:
@@ -78,6 +92,20 @@ def copy_count(engine: EngineConfig, device: str, gpus: list[str]) -> int:
     if engine.data_parallel or device != "cuda":
         return engine.data_parallel or 1
     return max(len(gpus) // engine.tensor_parallel, 1)
+
+
+def most_at_once(concurrency: int, copies: int) -> int:
+    """Return the most requests that each of ``copies`` replicas processes at once, a quarter more than its share. More
+    of them wait in vLLM.
+    """
+    return min(concurrency, max(LEAST_AT_ONCE, ceil(1.25 * concurrency / copies)))
+
+
+def step_tokens(requests: int, length: int) -> int:
+    """Return the most tokens in a step of a GPU with ``requests`` of at most ``length`` tokens: vLLM needs one for each
+    request, and warns if there are more than they can have.
+    """
+    return max(requests, min(STEP_TOKENS, requests * length))
 
 
 def installed_vllm() -> tuple[str, bool] | None:
@@ -143,7 +171,7 @@ def engine_arguments(
         "tokenizer": settings.model,
         "dtype": settings.dtype,
         "max_model_len": length,
-        "max_num_seqs": engine.concurrency,
+        "max_num_seqs": most_at_once(engine.concurrency, settings.copies),
         "tensor_parallel_size": engine.tensor_parallel,
         "distributed_executor_backend": "mp" if engine.tensor_parallel > 1 else "uni",
         "enable_prefix_caching": True,
@@ -173,7 +201,10 @@ def engine_arguments(
             "max_num_batched_tokens": max(length, CPU_STEP_TOKENS),
         }
     else:
-        arguments |= {"gpu_memory_utilization": (engine.memory or GPU_MEMORY) / settings.split}
+        arguments |= {
+            "gpu_memory_utilization": (engine.memory or GPU_MEMORY) / settings.split,
+            "max_num_batched_tokens": step_tokens(arguments["max_num_seqs"], length),
+        }
         if engine.sleep:  # vLLM has no sleep on CPUs
             arguments["enable_sleep_mode"] = True
     return arguments

@@ -8,6 +8,7 @@ the pool reads.
 import os
 import queue
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -115,6 +116,13 @@ def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]") -> No
         shutil.rmtree(folder, ignore_errors=True)
     messages.put(None)
     time.sleep(_GRACE_S)
+    _kill_group()
+
+
+def _kill_group() -> None:
+    """End this process, and those that vLLM started for tensor parallelism: they may hang in NCCL."""
+    if os.getpgrp() == os.getpid():  # as the pool starts it; any other group has processes that are not ours
+        os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
 
 

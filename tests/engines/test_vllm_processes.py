@@ -1,0 +1,95 @@
+"""What is left of vLLM's processes when they end. Needs no vLLM: stand-ins start the child of a tensor-parallel vLLM,
+which ignores SIGTERM like one that hangs in NCCL.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spag.engines.vllm import pool as vllm_pool
+
+CHILD = """
+import os, signal, subprocess, sys, time
+code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+child.stdout.readline()
+"""
+REPLICA = f"""{CHILD}
+from multiprocessing.connection import Connection
+pipe = Connection(int(sys.argv[1]))
+pipe.recv()
+pipe.send(child.pid)
+try:
+    pipe.recv()
+except EOFError:
+    os._exit(0)
+"""
+WORKER = f"""{CHILD}
+from multiprocessing import Pipe
+from queue import SimpleQueue
+from spag.engines.vllm import worker
+worker._GRACE_S = 0.1
+ours, theirs = Pipe()
+theirs.close()
+print(child.pid, flush=True)
+worker._read(ours, SimpleQueue())
+"""
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process ends soon; one that has ended may wait for its parent."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            if psutil.Process(process).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_replica_that_ends_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-c", REPLICA])
+    monkeypatch.setattr(vllm_pool, "_GROUP_CHECKS", 2)
+    replica = vllm_pool.VLLMReplica(({}, (), 258), {})
+    child = replica.receive()
+    replica.close()
+    assert is_gone(child)
+
+
+def test_a_replica_that_was_closed_kills_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be that of another process by then."""
+    monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-c", "raise SystemExit"])
+    replica = vllm_pool.VLLMReplica(({}, (), 258), {})
+    replica.failure()
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, signal: killed.append(group))
+    replica.close()
+    assert killed == []
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_a_worker_without_its_pool_ends_its_own_group_only(is_leader: bool, tmp_path: Path) -> None:
+    """``start_new_session`` is how the pool starts it; without, its group has processes of others: here, of a shell."""
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    command = [sys.executable, str(script)] if is_leader else ["sh", "-c", f"{sys.executable} {script}; echo alive"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        if is_leader:
+            assert process.wait(60) == -9 and is_gone(child)
+        else:
+            assert process.stdout.readline() == "alive\n" and process.wait(60) == 0
+            assert psutil.pid_exists(child)
+    finally:
+        if psutil.pid_exists(child):
+            psutil.Process(child).kill()
+        process.stdout.close()

@@ -1,0 +1,61 @@
+"""vLLM's server asks for the token on every path."""
+
+import subprocess
+import sys
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocket
+
+from spag.serve.guard import TOKEN_VARIABLE, TokenGuard
+
+TOKEN = "a token of the server"
+PATHS = ("/v1/completions", "/invocations", "/tokenize", "/generative_scoring", "/metrics", "/health/../tokenize")
+
+
+def client() -> TestClient:
+    async def answer(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("reached")
+
+    async def talk(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.close()
+
+    app = Starlette(
+        routes=[WebSocketRoute("/{path:path}", talk), Route("/{path:path}", answer, methods=["GET", "POST"])]
+    )
+    app.add_middleware(TokenGuard)  # as vLLM does
+    return TestClient(app)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_only_who_has_the_token_is_answered(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    for header in ({}, *({"authorization": value} for value in ("", TOKEN, "Bearer x", f"Basic {TOKEN}", "Bearer é"))):
+        headers = {name.encode(): value.encode() for name, value in header.items()}
+        assert client().post(path, headers=headers).status_code == 401
+    for scheme in ("Bearer", "bearer"):
+        assert client().post(path, headers={"authorization": f"{scheme} {TOKEN}"}).text == "reached"
+
+
+def test_health_and_start_need_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    with client() as started:
+        assert started.get("/health").text == "reached"
+        with pytest.raises(WebSocketDenialResponse) as denied, started.websocket_connect("/v1/realtime"):
+            pass
+    assert denied.value.status_code == 401
+
+
+def test_on_loopback_there_may_be_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert client().get("/tokenize").text == "reached"
+
+
+def test_the_guard_imports_neither_vllm_nor_torch() -> None:
+    code = "import sys, spag.serve.guard; sys.exit(bool({'vllm', 'torch'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,84 @@
+"""Checks of GPUs and of a cluster's dtype, on machines that are pretended."""
+
+from pathlib import Path
+
+import pytest
+
+from spag.config.files import load_config
+from spag.config.schema import RunConfig
+from spag.core.errors import ConfigError
+from spag.core.progress import SilentReporter
+from spag.engines.vllm.setup import Backend
+from spag.runs import execute, machine_checks
+from spag.runs.machine_checks import check_dtype, check_machine
+
+ELSEWHERE = "cluster.address=10.0.0.1:6379"
+AUTO = "model.dtype=auto"
+
+
+def online(*changes: str) -> RunConfig:
+    return load_config("taboo-qwen3-1.7b", changes)
+
+
+@pytest.fixture
+def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: 8)
+    monkeypatch.setattr(machine_checks, "backend_here", lambda config: Backend.VLLM)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("eight_gpus")
+def test_each_process_that_plays_needs_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_machine(online("engine.tensor_parallel=2", "reinforce.processes=4"))
+    check_machine(online("reinforce.processes=8"))
+    for change in ("engine.tensor_parallel=2", "engine.data_parallel=2"):
+        for processes in (5, "null"):  # all eight
+            with pytest.raises(ConfigError, match=r"phases\.0\.processes=[58]: .* has 4 groups of 2 GPUs .* lower it"):
+                check_machine(online(change, f"reinforce.processes={processes}"))
+    actors = ("cluster.address=local", "cluster.online_workers=1")
+    check_machine(online("engine.tensor_parallel=2", "reinforce.processes=5", *actors))
+    check_machine(online("engine.tensor_parallel=2", "reinforce.processes=5", ELSEWHERE))
+    monkeypatch.setenv("WORLD_SIZE", "8")  # torchrun on two machines
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    check_machine(online("engine.tensor_parallel=2"))
+    monkeypatch.setattr(machine_checks, "backend_here", lambda config: Backend.TRANSFORMERS)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    check_machine(online("engine.tensor_parallel=2"))
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "changes", "is_refused"),
+    [
+        (0, 2, (AUTO, ELSEWHERE), True),
+        (1, 2, (AUTO, ELSEWHERE), False),  # measured here
+        (0, 0, (AUTO, ELSEWHERE), False),  # CPUs everywhere
+        (0, 2, (AUTO, ELSEWHERE, "model.device=cpu"), False),
+        (0, 2, (AUTO, "cluster.address=local"), False),
+        (0, 2, (ELSEWHERE,), False),
+    ],
+)
+def test_a_cpu_does_not_choose_the_dtype_of_gpus(
+    here: int, there: int, changes: tuple[str, ...], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: here)
+    monkeypatch.setattr(machine_checks, "gpus_of", lambda address: there)
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"^model\.dtype=auto: this machine cannot measure the cluster's; set bf"):
+            check_dtype(online(*changes))
+    else:
+        check_dtype(online(*changes))
+
+
+def test_a_run_is_refused_before_it_measures_and_a_dry_run_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: 0)
+    monkeypatch.setattr(machine_checks, "gpus_of", lambda address: 2)
+    monkeypatch.setattr(execute, "check_run", lambda config, game: None)
+    config = load_config("demo", [ELSEWHERE])
+    assert config.model.dtype == "auto"
+    with pytest.raises(ConfigError, match=r"model\.dtype=auto"):
+        execute.run(config, tmp_path / "run", SilentReporter())
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    assert execute.preview_run(config, tmp_path / "run", SilentReporter())
