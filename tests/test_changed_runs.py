@@ -42,7 +42,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[TrainingJob]:
 
     monkeypatch.setattr(phases, "train_on", train)
     monkeypatch.setattr(execute, "check_run", lambda *_: None)
-    monkeypatch.setattr(execute, "play_arena", lambda *_, **__: {"pairs": []})
+    monkeypatch.setattr(execute, "play_arena", lambda *_, **__: {"pairs": [], "completion_tokens": 0})
     return found
 
 

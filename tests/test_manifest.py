@@ -164,7 +164,7 @@ def test_a_forced_redo_that_was_killed_is_resumed_without_force(
     def play(place: Path, *_: object, **__: object) -> dict[str, Any]:
         work.append("arena")
         write_atomically(place / "results.json", "{}")
-        return {"pairs": []}
+        return {"pairs": [], "completion_tokens": 0}
 
     def play_on(*options: str, force: bool = False) -> list[str]:
         work.clear()
@@ -206,7 +206,7 @@ def test_a_file_that_a_mix_names_counts_by_what_it_holds(
         return {}
 
     monkeypatch.setattr(phases, "train_on", train)
-    monkeypatch.setattr(execute, "play_arena", lambda *_, **__: {"pairs": []})
+    monkeypatch.setattr(execute, "play_arena", lambda *_, **__: {"pairs": [], "completion_tokens": 0})
     for _ in range(2):
         run(config_for(model_folder, words, options), folder, SilentReporter())
     assert len(jobs) == 1  # nothing changed, so it was done before

@@ -85,8 +85,8 @@ def test_a_run_imitates_upstreams_file_of_samples_with_its_weights(
     assert "does not record whether games on these tasks were trained on" in trained.held_out_doubt
 
 
-def _no_games(folder: Path, *_: object, **__: object) -> dict[str, list[object]]:
+def _no_games(folder: Path, *_: object, **__: object) -> dict[str, object]:
     folder.mkdir(parents=True)
     for name in ("episodes.jsonl", "results.json"):
         (folder / name).write_text("")
-    return {"pairs": []}
+    return {"pairs": [], "completion_tokens": 0}

@@ -40,7 +40,7 @@ def play_arena(
         tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
-    play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
+    summary = play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
     models = [model for model in entrants.values() if kind_of(model.name) is not Kind.BOT]
     if copies := _count_copies(tasks) if models and not config.arena.sampling.temperature else 0:
         what = f"{copies} of {len(tasks)} tasks repeat others, and models play those alike at temperature 0"
@@ -48,6 +48,7 @@ def play_arena(
     results = arena_report(read_episodes(path), setup.game, list(entrants))
     local = [name for name, model in entrants.items() if is_local(model.name)]
     results["subjects"] = [name for name in trained if name in entrants] or local
+    results["completion_tokens"] = summary.tokens
     results["thinking"] = config.arena.sampling.thinking.enabled
     results["exact_metrics"] = exact_metrics(entrants, setup.game, setup.reporter)
     write_json(folder / "results.json", results)

@@ -130,7 +130,8 @@ def _carry_out(state: Run) -> None:
         results = play_arena(
             state.folder / "arena", entrants, state.config, state.setup, trained=state.models, force=True
         )
-        return {"games": sum(pair["games"] for pair in results["pairs"])}
+        games = sum(pair["games"] for pair in results["pairs"])
+        return {"games": games, "completion_tokens": results["completion_tokens"]}
 
     inputs = state.trained(*names)
     state.stage("arena", settings, inputs, ["arena"], compete, kept=_ARENA_FILES, free=names, players=names)
