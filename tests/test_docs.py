@@ -84,6 +84,12 @@ def test_no_command_installs_the_other_spag() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_quote_brackets(page: Path) -> None:
+    """zsh, the shell of macOS, would look for files of that name."""
+    assert re.findall(r"--set [\w.]+=\[.*", page.read_text(encoding="utf-8")) == []
+
+
 def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
     for command in (
         "pip install spag",
