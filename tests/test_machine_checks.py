@@ -39,6 +39,8 @@ def test_each_process_that_plays_needs_gpus_of_its_own(monkeypatch: pytest.Monke
     actors = ("cluster.address=local", "cluster.online_workers=1")
     check_machine(online("engine.tensor_parallel=2", "reinforce.processes=5", *actors))
     check_machine(online("engine.tensor_parallel=2", "reinforce.processes=5", ELSEWHERE))
+    with pytest.raises(ConfigError, match=r"=2: a training process on Ray has one GPU .*; set cluster\.online_workers"):
+        check_machine(online("engine.tensor_parallel=2", "reinforce.processes=4", "cluster.address=local"))
     monkeypatch.setenv("WORLD_SIZE", "8")  # torchrun on two machines
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     check_machine(online("engine.tensor_parallel=2"))
@@ -64,7 +66,7 @@ def test_a_cpu_does_not_choose_the_dtype_of_gpus(
     monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: here)
     monkeypatch.setattr(machine_checks, "gpus_of", lambda address: there)
     if is_refused:
-        with pytest.raises(ConfigError, match=r"^model\.dtype=auto: this machine cannot measure the cluster's; set bf"):
+        with pytest.raises(ConfigError, match=r"^model\.dtype=auto: this machine has no GPU on which .*; set bf"):
             check_dtype(online(*changes))
     else:
         check_dtype(online(*changes))

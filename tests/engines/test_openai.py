@@ -436,13 +436,16 @@ def test_a_model_that_wants_max_completion_tokens(start: Open) -> None:
 
 
 def refusing(*names: str) -> Callable[[Call], Answer]:
-    """Answer as a reasoning model of OpenAI's: it refuses ``names``, ``temperature`` and ``top_p`` only if not 1."""
+    """Answer as a reasoning model of OpenAI's: of ``temperature`` it refuses other values than 1."""
 
     def handler(call: Call) -> Answer:
         given = next((name for name in names if name in call.body), None)
         if given is not None:
             words = f"Unsupported parameter: '{given}' is not supported with this model."
             return Answer(error(words, code="unsupported_parameter", param=given), 400)
+        if (value := call.body.get("temperature", 1)) != 1:
+            words = f"Unsupported value: 'temperature' does not support {value} with this model."
+            return Answer(error(words, code="unsupported_value", param="temperature"), 400)
         return Answer(completion("Guess.\nNext line"))
 
     return handler
@@ -451,16 +454,16 @@ def refusing(*names: str) -> Callable[[Call], Answer]:
 def test_what_a_model_refuses_is_left_out_if_replies_stay_the_same(start: Open) -> None:
     engine, server = start(refusing("stop", "top_p"), max_retries=0)
     for id_ in "ab":
-        engine.submit(ask(id_, stop=("\n",), top_p=1.0))
+        engine.submit(ask(id_, stop=("\n",), temperature=1.0, top_p=1.0))
         assert [one.text for one in collect(engine)] == ["Guess."]
-    sent = [{"stop", "top_p"} & call.body.keys() for call in server.calls]
-    assert sent == [{"stop", "top_p"}, {"top_p"}, set(), set()]
+    sent = [{"stop", "top_p", "temperature"} & call.body.keys() for call in server.calls]
+    assert sent == [{"stop", "top_p", "temperature"}, {"top_p", "temperature"}, {"temperature"}, {"temperature"}]
 
 
 def test_a_temperature_that_a_model_refuses_is_named(start: Open) -> None:
-    engine, _ = start(refusing("temperature"), max_retries=0)
-    engine.submit(ask(temperature=1.2))
-    with pytest.raises(EngineError, match=r"'temperature' is not supported .*; set sampling\.temperature to 1$"):
+    engine, _ = start(refusing("stop"), max_retries=0)
+    engine.submit(ask(temperature=1.2, stop=("\n",)))
+    with pytest.raises(EngineError, match=r"'temperature' does not support 1\.2 .*; set sampling\.temperature to 1$"):
         engine.poll()
 
 

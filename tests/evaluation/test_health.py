@@ -2,9 +2,9 @@
 
 import json
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, Handshake, game, shake
@@ -20,7 +20,7 @@ from spag.games import get
 from spag.games.base import Game
 from spag.games.taboo.promptfile import save_prompts
 from spag.games.taboo.prompts import PromptSet
-from spag.report.run_tables import health_tables
+from spag.games.taboo.taboo import AdversarialTaboo
 from spag.rollout.runner import game_specs, play
 from taboo_games import TABOO
 
@@ -261,18 +261,19 @@ def test_roles_of_fixed_form_may_repeat_themselves() -> None:
     assert "100 % of numbers are even (more than 50 %)" in even["warnings"]
 
 
-def test_bare_moves_are_no_texts() -> None:
+@dataclass(frozen=True)
+class Bracketed(AdversarialTaboo):
+    moves_in_brackets: ClassVar[bool] = True
+
+
+def test_bare_moves_repeat_nothing_in_a_game_that_has_them() -> None:
     moves = [one("[push A1 B2]", "[push A1 B2]", "[push A1 B2]", "[pass]", max_turns=2) for _ in range(20)]
-    found = health(moves)
+    found = health(moves, Bracketed())
     assert (found["repeated"], found["roles"]["attacker"]["utterances"]) == (0.0, 40)
     assert not any("before" in line or "distinct" in line for line in found["warnings"])
-    [table] = health_tables({"moves": found})
-    shown = {label: cells for label, *cells in table.rows}
-    assert shown["attacker: words an utterance"] == shown["attacker: distinct-1, distinct-2"] == [None]
-    # the sentence around a move is said five times after its first, of six; the moves beside it are not counted
-    talk = health([one("I bet. [bet]", "[call]", *["I bet. [bet]", "I bet. [bet]"] * 2, "I bet. [bet]", max_turns=4)])
-    assert talk["repeated"] == 5 / 6
-    assert [talk["roles"][role]["mean_words"] for role in TABOO.roles] == [3.0, 3.0]
+    assert health(moves)["repeated"] == 0.5  # elsewhere a text in brackets is a text
+    talk = one("I bet. [bet]", "[call]", *["I bet. [bet]", "[call]"] * 3, max_turns=4)
+    assert health([talk], Bracketed())["repeated"] == 3 / 8  # of all utterances
 
 
 def test_openings_mean_nothing_where_their_speaker_does_not_know_the_task() -> None:

@@ -63,11 +63,13 @@ def test_only_an_opener_that_knows_the_task_repeats_itself_from_task_to_task() -
     assert (asks.repeated.count, asks.repeated.total) == (2, 6)
 
 
-def test_bare_moves_repeat_nothing() -> None:
+def test_bare_moves_repeat_nothing_in_a_game_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("[check]", "[bet]", " [check]\n", "I bet. [bet]", "[fold] [fold]", "I bet. [bet]")
-    attacks, defends = role_tables(tally([game("a", "b", *lines, max_turns=3)], TABOO), TABOO, ["a", "b"])
-    assert (attacks.repeated.count, attacks.repeated.total) == (0, 1)  # two moves at once are text
-    assert (defends.repeated.count, defends.repeated.total) == (1, 2)
+    games = [game("a", "b", *lines, max_turns=3)]
+    monkeypatch.setattr(type(TABOO), "moves_in_brackets", True)
+    attacks, defends = role_tables(tally(games, TABOO), TABOO, ["a", "b"])
+    assert (attacks.repeated.count, attacks.repeated.total) == (0, 3)
+    assert (defends.repeated.count, defends.repeated.total) == (1, 3)
 
 
 def test_the_report_of_six_games() -> None:

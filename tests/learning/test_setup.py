@@ -23,7 +23,7 @@ from spag.learning.batches import Batch, TrainingData
 from spag.learning.devices import allocate_moments, make_accelerator, make_optimizer
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import Capabilities
-from spag.learning.launch import gpu_count, train_on
+from spag.learning.launch import process_count, train_on
 from spag.learning.phase import Phase
 from spag.learning.references import logprobs_of
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
@@ -237,5 +237,7 @@ def test_a_sharded_weights_placeholder_decays_by_the_weights_own_shape() -> None
 
 def test_a_model_on_one_gpu_trains_on_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    counts = {device: gpu_count(ModelConfig(name="m", device=device)) for device in (None, "cuda", "cuda:0", "cpu")}
-    assert counts == {None: 4, "cuda": 4, "cuda:0": 1, "cpu": 0}
+    models = {device: ModelConfig(name="m", device=device) for device in (None, "cuda", "cuda:0", "cpu")}
+    counts = {device: process_count(model, UpdateSettings()) for device, model in models.items()}
+    assert counts == {None: 4, "cuda": 4, "cuda:0": 1, "cpu": 1}
+    assert process_count(models["cuda:0"], UpdateSettings(processes=2)) == 2

@@ -46,6 +46,7 @@ def test_health_and_start_need_no_token(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     with client() as started:
         assert started.get("/health").text == "reached"
+        assert started.options("/v1/completions").status_code == 405  # by the routes here, not 401
         with pytest.raises(WebSocketDenialResponse) as denied, started.websocket_connect("/v1/realtime"):
             pass
     assert denied.value.status_code == 401

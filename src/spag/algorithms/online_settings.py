@@ -111,8 +111,8 @@ class OnlineSettings(UpdateSettings):
     )
     correction: Literal["token", "sequence", "mask"] = Field(
         "token",
-        description="importance weight for the mismatch between engine and trainer. token: each token's, "
-        "truncated; sequence: the utterance's, truncated; mask: each token's, 0 outside 1/limit to limit",
+        description="importance weight of the trainer's policy against what the engine drew from. token: each "
+        "token's, truncated; sequence: the utterance's, truncated; mask: each token's, 0 outside 1/limit to limit",
     )
     correction_limit: Annotated[float, Field(ge=1.0, le=1000.0)] = Field(2.0, description="limit of that weight")
     entropy_coef: NonNegative = Field(0.0, description="weight of the tokens' entropy at the first step")

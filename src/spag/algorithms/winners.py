@@ -192,9 +192,10 @@ def refuse_other_rules(episodes: Iterable[Episode], game: Game) -> None:
     for episode in episodes:
         for name, value in rules.items():
             if (played := (episode.settings or {}).get(name, value)) != value:
-                raise DataError(
-                    f"game {episode.id!r} was played with {name} {played!r}, not {value!r}; set game.{name}"
-                )
+                fix = f"set game.{name}={played}"
+                if name == "judge":
+                    fix += f", or judge the file again: spag judge FILE --mode {value} --output NEW"
+                raise DataError(f"game {episode.id!r} was played with {name} {played!r}, not {value!r}; {fix}")
 
 
 class OfflineAlgorithm(Algorithm):

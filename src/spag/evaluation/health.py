@@ -15,7 +15,7 @@ from typing import Any
 from spag.algorithms.credit import is_trained
 from spag.core.episodes import Episode
 from spag.engines.base import FinishReason
-from spag.evaluation.warnings import GENERIC_TASKS, health_warnings, is_bare_move
+from spag.evaluation.warnings import GENERIC_TASKS, free_roles, health_warnings, is_bare_move
 from spag.games.base import Figure, Game
 from spag.games.replay import replay
 
@@ -37,7 +37,7 @@ _REFUSAL = re.compile(
 @dataclass(frozen=True, slots=True)
 class RoleHealth:
     """One role. Shares of its ``games``: ``win``, alone; ``violation``. ``distinct_n``: distinct n-grams as a share of
-    all, over its first ``DISTINCT_WORDS`` words. ``mean_words`` and ``distinct_n`` leave out bare moves of free form.
+    all, over its first ``DISTINCT_WORDS`` words; a bare move has no words.
     """
 
     games: int
@@ -57,13 +57,13 @@ class _Role:
     wins: int = 0
     violations: int = 0
     utterances: int = 0
-    moves: int = 0  # of the utterances, bare ones
     words: int = 0
     totals: Counter[int] = field(default_factory=Counter)  # by n
     distinct: dict[int, set[tuple[str, ...]]] = field(default_factory=lambda: {1: set(), 2: set()})
 
     def add(self, words: list[str]) -> None:
         first = words[: max(0, DISTINCT_WORDS - self.words)]
+        self.utterances += 1
         self.words += len(words)
         for n, seen in self.distinct.items():
             grams = list(_ngrams(first, n))
@@ -77,7 +77,7 @@ class _Role:
             win=self.wins / games,
             violation=self.violations / games,
             utterances=self.utterances,
-            mean_words=self.words / max(1, self.utterances - self.moves),
+            mean_words=self.words / max(1, self.utterances),
             distinct_1=len(self.distinct[1]) / max(1, self.totals[1]),
             distinct_2=len(self.distinct[2]) / max(1, self.totals[2]),
         )
@@ -108,9 +108,9 @@ def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -
     Shares of games: ``outcomes``; ``figures``, the game's own (some are shares of another figure); ``shared_openings``,
     whose first utterance also opens a game on another task; ``generic_openings``, whose first utterance opens games on
     at least ``GENERIC_TASKS`` tasks. Shares of utterances: ``empty``; where players think, ``cut_thoughts``, which left
-    nothing to say; and of those of free form, without bare moves, ``repeated``, said before in that game by either
-    player; ``copied``, with ``COPIED_WORDS`` words on end from the prompt's templates; ``refusals``. Lengths are in
-    utterances. Without games every figure is 0.
+    nothing to say; and of those of free form ``repeated``, said before in that game by either player and no bare move;
+    ``copied``, with ``COPIED_WORDS`` words on end from the prompt's templates; ``refusals``. Lengths are in utterances.
+    Without games every figure is 0.
     """
     counts = _Counts(game, _template_grams(game.template_texts()), {role: _Role() for role in game.roles})
     role_of = {figure.name: figure.role for figure in game.figures}
@@ -146,27 +146,23 @@ def _count_texts(counts: _Counts, episode: Episode, length: int, own: Collection
             counts.openings[hash(text)] += 1
             if len(counts.tasks[hash(text)]) < GENERIC_TASKS:
                 counts.tasks[hash(text)].add(episode.task.id)
-        counts.roles[said.role].utterances += 1
+        is_move = is_bare_move(text, counts.game)
+        words = [] if is_move else _WORD.findall(text)
+        counts.roles[said.role].add(words)
         counts.found["empty"] += not text
         counts.found["asked_to_think"] += said.thought is not None
         counts.found["cut_thoughts"] += said.finish_reason == FinishReason.THOUGHT
-        is_free, words = said.role not in counts.game.fixed_form, _WORD.findall(text)
-        if is_free and is_bare_move(text):
-            counts.roles[said.role].moves += 1
+        if said.role in counts.game.fixed_form:
             continue
-        counts.roles[said.role].add(words)
-        if not is_free:
-            continue
-        counts.found["texts"] += 1
-        counts.found["repeated"] += is_repeated
+        counts.found["repeated"] += is_repeated and not is_move
         counts.found["copied"] += not counts.template_grams.isdisjoint(_ngrams(words, COPIED_WORDS))
         counts.found["refusals"] += _REFUSAL.search(text) is not None
 
 
 def _figures(counts: _Counts) -> dict[str, Any]:
     games, opened = max(1, counts.games), max(1, counts.openings.total())
-    spoken = sum(one.utterances for one in counts.roles.values())
-    free = max(1, counts.found["texts"])
+    spoken = {role: one.utterances for role, one in counts.roles.items()}
+    free = max(1, sum(spoken[role] for role in free_roles(counts.game)))
     uses = [(count, len(counts.tasks[key])) for key, count in counts.openings.items()]
     shared, generic = (sum(count for count, tasks in uses if tasks >= least) for least in (2, GENERIC_TASKS))
     asked = counts.found["asked_to_think"]
@@ -177,7 +173,7 @@ def _figures(counts: _Counts) -> dict[str, Any]:
         "figures": {one.name: _share(counts, one) for one in counts.game.figures},
         "mean_length": counts.utterances / games,
         "roles": {role: asdict(one.result()) for role, one in counts.roles.items()},
-        "empty": counts.found["empty"] / max(1, spoken),
+        "empty": counts.found["empty"] / max(1, sum(spoken.values())),
         **{name: counts.found[name] / free for name in ("repeated", "copied", "refusals")},
         "shared_openings": shared / opened,
         "generic_openings": generic / opened,

@@ -91,9 +91,9 @@ def free_roles(game: Game) -> list[str]:
     return [role for role in game.roles if role not in game.fixed_form]
 
 
-def is_bare_move(text: str) -> bool:
+def is_bare_move(text: str, game: Game) -> bool:
     """Tell whether an utterance is nothing but one move, such as ``[check]``: moves repeat in any game of few."""
-    return _BARE_MOVE.fullmatch(text.strip()) is not None
+    return game.moves_in_brackets and _BARE_MOVE.fullmatch(text.strip()) is not None
 
 
 def watches_openings(game: Game) -> bool:

@@ -62,7 +62,8 @@ class Game(Protocol):
     game). ``hidden`` names, by role, the keys of ``Task.data`` that this role may not learn; it is empty if both know
     everything. ``judged_by`` names the settings without which a recorded game is judged wrongly. ``fixed_form`` lists
     the roles that do not speak freely (``[bet]``, yes or no): health metrics ignore repetition and copying in their
-    utterances. ``reward_range``: the least and the greatest reward of a role, used by the arena to scale scores.
+    utterances; ``moves_in_brackets``: in a role that speaks freely, ``[bet]`` alone is no text that repeats.
+    ``reward_range``: the least and the greatest reward of a role, used by the arena to scale scores.
     Methods with a body here are defaults.
     """
 
@@ -77,6 +78,7 @@ class Game(Protocol):
     bots: ClassVar[Mapping[str, Bot]] = {}
     judged_by: ClassVar[tuple[str, ...]] = ()
     fixed_form: ClassVar[tuple[str, ...]] = ()
+    moves_in_brackets: ClassVar[bool] = False
     reward_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __hash__(self) -> int:

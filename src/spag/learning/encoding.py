@@ -22,7 +22,7 @@ from spag.algorithms.base import OTHER, SFT
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
 from spag.core.thinking import ANSWER, split_thought
-from spag.models.tokens import PromptStyle, as_reply, encode_prompt, end_token_id, spoken, token_count
+from spag.models.tokens import PromptStyle, as_reply, encode_prompt, end_token_id, said_ids, spoken, token_count
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def encode_samples(
         else:
             ending = [] if sample.truncated else [end]
             text = sample.completion if sample.truncated else as_reply(sample.completion, style)
-            completion = tokenizer.encode(text, add_special_tokens=False) + ending
+            completion = said_ids(tokenizer, text) + ending
         cut += len(prompt) + len(completion) > max_length
         ids = (prompt + completion)[-max_length:]
         if len(ids) < 2:

@@ -35,16 +35,18 @@ def train_on(job: "TrainingJob", reporter: Reporter, title: str) -> dict[str, An
 
 
 def process_count(model: ModelConfig, settings: UpdateSettings) -> int:
-    """Return how many processes train here: those of torchrun, else as many as requested, or one per visible GPU."""
-    return int(os.environ.get("WORLD_SIZE", "0")) or settings.processes or max(1, gpu_count(model))
+    """Return how many processes train here: those of torchrun, else as many as requested, or one per visible GPU, and a
+    single one on a GPU that ``model.device`` names.
+    """
+    visible = 1 if ":" in (model.device or "") else max(1, gpu_count(model))
+    return int(os.environ.get("WORLD_SIZE", "0")) or settings.processes or visible
 
 
 def gpu_count(model: ModelConfig) -> int:
-    """Return how many GPUs are visible; 0 for a model kept on the CPU, at most 1 for one on ``cuda:0``."""
+    """Return how many GPUs are visible; 0 for a model kept on the CPU."""
     import torch  # noqa: PLC0415 - slow to import
 
-    found = torch.cuda.device_count() if model.device != "cpu" else 0
-    return min(found, 1) if ":" in (model.device or "") else found
+    return torch.cuda.device_count() if model.device != "cpu" else 0
 
 
 def _launch(job: "TrainingJob", show: "OnProgress") -> None:

@@ -68,8 +68,9 @@ class SelfplaySource(Source):
         records = self.is_first and settings.opponents.keys() != {SELF}
         self.opponents = MetricsLog(self.folder / "opponents.jsonl", start.step) if records else None
         self.watch = CollapseWatch(self.folder, start.step) if self.is_first else None
-        gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
-        self._thread = ThreadPoolExecutor(1, "spag-play", *((torch.cuda.set_device, (gpu,)) if gpu is not None else ()))
+        on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        device = (torch.cuda.set_device, (torch.cuda.current_device(),)) if on_gpu else ()  # a thread begins with GPU 0
+        self._thread = ThreadPoolExecutor(1, "spag-play", *device)
         self._ahead: dict[int, Future[None]] = {}  # by step
         self._holds: int | None = None  # the step of the engines' weights once all of these are played
 

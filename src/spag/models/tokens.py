@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from spag.core.errors import ModelError
@@ -62,8 +63,13 @@ def as_reply(text: str, style: PromptStyle) -> str:
     return text + END_OF_ANSWER if style is PromptStyle.TAGGED else text
 
 
+_ENCODING = Lock()
+"""``split_special_tokens`` is a switch of the tokenizer itself, which threads share."""
+
+
 def _ids(tokenizer: "Tokenizer", text: str) -> list[int]:
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    with _ENCODING:
+        return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 @lru_cache(maxsize=8)
@@ -77,19 +83,22 @@ def _has_specials(tokenizer: "Tokenizer", text: str) -> bool:
     return any(token in text for token in _specials(tokenizer))
 
 
-def _said_ids(tokenizer: "Tokenizer", text: str) -> list[int]:
+def said_ids(tokenizer: "Tokenizer", text: str) -> list[int]:
     """Return the tokens of what players say: special tokens that they spell are ordinary text."""
     if not _has_specials(tokenizer, text):
         return _ids(tokenizer, text)
-    return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+    with _ENCODING:
+        return list(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 
 def _templated_ids(tokenizer: "Tokenizer", rendered: str, said: str) -> list[int]:
-    """Return the tokens of ``rendered``, a template with ``said`` in it: those of ``said`` as ordinary text."""
+    """Return the tokens of ``rendered``, a template with ``said`` in it: those of ``said`` as ordinary text, unless the
+    template has changed it.
+    """
     if not _has_specials(tokenizer, said):
         return _ids(tokenizer, rendered)
     before, found, after = rendered.rpartition(said.strip())
-    return [*_ids(tokenizer, before), *_said_ids(tokenizer, found), *_ids(tokenizer, after)]
+    return [*_ids(tokenizer, before), *said_ids(tokenizer, found), *_ids(tokenizer, after)]
 
 
 def encode_prompt(tokenizer: "Tokenizer", prompt: str, style: PromptStyle, *, thinking: bool = False) -> list[int]:
@@ -97,7 +106,7 @@ def encode_prompt(tokenizer: "Tokenizer", prompt: str, style: PromptStyle, *, th
     if not style.has_template:
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         text = prompt if style is PromptStyle.PLAIN else tagged_text(prompt, thinking=thinking)
-        return [*bos, *_said_ids(tokenizer, text)]
+        return [*bos, *said_ids(tokenizer, text)]
     if style is PromptStyle.RENDERED:
         return _ids(tokenizer, prompt)
     rendered = chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True, thinking=thinking)
@@ -110,7 +119,7 @@ def encode_follow_up(
     """Return the tokens between ``reply`` and the next one when ``text`` is the model's next user message."""
     if not style.has_template:
         turn = f"\n\nUser: {text}\n\nAssistant: {OPEN if thinking else ANSWER}"
-        return _said_ids(tokenizer, turn if style is PromptStyle.TAGGED else f"\n{text}")
+        return said_ids(tokenizer, turn if style is PromptStyle.TAGGED else f"\n{text}")
     mark = "END-OF-REPLY"
     said = (("user", "a"), ("assistant", mark), ("user", text))
     messages = [{"role": role, "content": content} for role, content in said]

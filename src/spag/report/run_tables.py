@@ -54,7 +54,7 @@ def _health_table(title: str, game: Game, figures: Mapping[str, Mapping[str, Any
     for label, values in shares:
         rows.append((f"{label}, %", *(None if value is None else f"{100 * value:.1f}" for value in values)))
     for role in free_roles(game):
-        spoken = [one["roles"][role] if one["roles"][role]["mean_words"] else None for one in shown]
+        spoken = [one["roles"][role] if one["roles"][role]["utterances"] else None for one in shown]
         rows.append((f"{role}: words an utterance", *(one and f"{one['mean_words']:.1f}" for one in spoken)))
         distinct = (one and f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in spoken)
         rows.append((f"{role}: distinct-1, distinct-2", *distinct))

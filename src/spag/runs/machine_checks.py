@@ -93,7 +93,7 @@ def check_dtype(config: RunConfig) -> None:
         return
     if not gpu_count(model) and gpus_of(address):
         fix = "set bfloat16, float16 or float32"
-        raise ConfigError(f"model.dtype=auto: this machine cannot measure the cluster's; {fix}")
+        raise ConfigError(f"model.dtype=auto: this machine has no GPU on which the cluster's could be measured; {fix}")
 
 
 def gpus_of(address: str) -> int:
@@ -132,13 +132,19 @@ def _playing_processes(config: RunConfig, gpus: int) -> Iterator[tuple[str, int,
     from spag.learning.launch import process_count  # noqa: PLC0415 - imports torch
 
     each = gpus_of_process(config.engine)
-    if each == 1 or not gpus or (config.cluster.address and config.cluster.online_workers):
+    online = {
+        at: phase.settings for at, phase in enumerate(config.phases) if isinstance(phase.settings, OnlineSettings)
+    }
+    by_actors = config.cluster.address and config.cluster.online_workers
+    if each == 1 or not gpus or not online or by_actors or backend_here(config) is not Backend.VLLM:
         return
-    for number, phase in enumerate(config.phases):
-        if isinstance(phase.settings, OnlineSettings) and backend_here(config) is Backend.VLLM:
-            here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or process_count(config.model, phase.settings)
-            what = f"groups of {each} GPUs (engine.tensor_parallel x engine.data_parallel), one for each"
-            yield f"phases.{number}.processes", here, gpus // each, what
+    if config.cluster.address:
+        what = f"a training process on Ray has one GPU and cannot play on {each}"
+        raise ConfigError(f"engine.tensor_parallel x engine.data_parallel={each}: {what}; set cluster.online_workers")
+    for number, settings in online.items():
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or process_count(config.model, settings)
+        what = f"groups of {each} GPUs (engine.tensor_parallel x engine.data_parallel), one for each"
+        yield f"phases.{number}.processes", here, gpus // each, what
 
 
 def _check_endpoint() -> None:

@@ -17,14 +17,16 @@ TOKEN_VARIABLE = "VLLM_API_KEY"
 
 
 class TokenGuard:
-    """Refuses requests without the token of ``TOKEN_VARIABLE``, if it is set, but for ``/health``."""
+    """Refuses requests without the token of ``TOKEN_VARIABLE``, if it is set, but for ``/health`` and, as vLLM itself,
+    ``OPTIONS``: browsers ask without it what they may send.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app, self._token = app, os.environ.get(TOKEN_VARIABLE, "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_open = not self._token or scope["type"] == "lifespan" or scope["path"] == "/health"
-        if is_open or self._admits(Headers(scope=scope)):
+        if is_open or scope.get("method") == "OPTIONS" or self._admits(Headers(scope=scope)):
             await self.app(scope, receive, send)
         else:
             await refusal(401, "A token is required: Authorization: Bearer TOKEN.")(scope, receive, send)

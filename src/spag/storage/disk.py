@@ -82,7 +82,7 @@ def locked_if_free(folder: Path) -> Iterator[bool]:
     """Lock a folder itself, and tell whether that worked: not if another process holds it, or without locks."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
+    except OSError:  # gone, or another user's
         yield False
         return
     try:

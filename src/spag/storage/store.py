@@ -182,7 +182,7 @@ def folder_beside(folder: Path) -> Iterator[Path]:
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         for left in folder.parent.glob(f".{glob.escape(folder.name)}-{'?' * _RANDOM}"):
-            with locked_if_free(left) as is_free:
+            with locked_if_free(left) as is_free, suppress(FileNotFoundError):
                 if is_free and time.time() - left.stat().st_mtime > _NEW_S:
                     shutil.rmtree(left, ignore_errors=True)
         outer = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True)

@@ -122,6 +122,7 @@ class TextArenaGame(TextGame):
     hidden: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(ROLES, ("seed",))
     bots: ClassVar[Mapping[str, Bot]] = {"random": _random_bot}
     judged_by: ClassVar[tuple[str, ...]] = ("options", "max_utterances")
+    moves_in_brackets: ClassVar[bool] = True
     outcomes = outcome_map(
         Outcome(f"{ROLES[0]}_wins", f"{ROLES[0]} wins", "#0072b2", winners=ROLES[:1], rule=_MORE),
         Outcome(f"{ROLES[1]}_wins", f"{ROLES[1]} wins", "#e69f00", winners=ROLES[1:], rule=_MORE),

@@ -42,7 +42,7 @@ class RoleTable:
     reward: the mean per game. Shares of ``games``: win; loss, a win of the other side alone; tie, a draw; violation,
     this role's breach of a rule. repeated: the share of its utterances that were said before, in the same game by
     either player, or by this player in this role on another task, unless it opens games without knowing their tasks
-    (bare moves do not count, nor anything in a role of fixed form). figures: the game's own for this role, by name.
+    (bare moves repeat nothing, and none count in a role of fixed form). figures: the game's own for this role, by name.
     """
 
     name: str
@@ -70,21 +70,23 @@ class _Played:
     tasks: list[str] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     measured: list[Mapping[str, int]] = field(default_factory=list)
-    spoken: list[tuple[str, int, bool]] = field(default_factory=list)  # task, hash of the text, whether said before
+    spoken: list[tuple[str, int | None, bool]] = field(default_factory=list)
+    """Task, hash of the text (``None`` for a bare move), whether it was said before."""
 
-    def add_texts(self, episode: Episode, role: str, length: int) -> None:
+    def add_texts(self, episode: Episode, role: str, length: int, game: Game) -> None:
         """Record this role's utterances up to the end, for ``repeated_rate``."""
         before: set[int] = set()
         for said in episode.history[:length]:
             text = hash(" ".join(said.content.casefold().split()))
-            if said.role == role and said.content.strip() and not is_bare_move(said.content):
-                self.spoken.append((episode.task.id, text, text in before))
+            if said.role == role and said.content.strip():
+                is_move = is_bare_move(said.content, game)
+                self.spoken.append((episode.task.id, None if is_move else text, text in before and not is_move))
             before.add(text)
 
     def repeated_rate(self, *, across_tasks: bool) -> Rate:
         tasks = [task for task, _, _ in self.spoken]
         used = Counter(text for _, text in {(task, text) for task, text, _ in self.spoken})
-        hits = [is_old or (across_tasks and used[text] > 1) for _, text, is_old in self.spoken]
+        hits = [is_old or (across_tasks and text is not None and used[text] > 1) for _, text, is_old in self.spoken]
         return rate_over_tasks(_by_task(tasks, hits), _by_task(tasks, np.ones(len(tasks))))
 
     def rate(self, hits: Iterable[bool]) -> Rate:
@@ -139,7 +141,7 @@ def tally(episodes: Iterable[Episode], game: Game) -> Tally:
             played.results.append(result)
             played.measured.append(measured)
             if role not in game.fixed_form:
-                played.add_texts(episode, role, result.length)
+                played.add_texts(episode, role, result.length, game)
     return counted
 
 
