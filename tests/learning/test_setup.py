@@ -4,6 +4,8 @@ installed.
 
 import importlib.util
 import re
+import shlex
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,7 +56,8 @@ def test_the_closest_run_shards_and_schedules_as_upstreams_deepspeed_file(monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     page = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text()
     [command] = CLOSEST_RUN.findall(page)
-    config = load_config("llama2-7b", re.findall(r"--set (\S+)", command.replace("\\\n", "")))
+    words = shlex.split(command.replace("\\\n", ""))
+    config = load_config("llama2-7b", [value for option, value in pairwise(words) if option == "--set"])
     for training in (phase.settings for phase in config.phases):
         assert training.parallel == "deepspeed"
         chosen = deepspeed_settings(training, config.model.dtype)
