@@ -64,7 +64,7 @@ def test_a_cpu_does_not_choose_the_dtype_of_gpus(
     here: int, there: int, changes: tuple[str, ...], is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: here)
-    monkeypatch.setattr(machine_checks, "gpus_of", lambda address: there)
+    monkeypatch.setattr(machine_checks, "cluster_gpus", lambda address: there)
     if is_refused:
         with pytest.raises(ConfigError, match=r"^model\.dtype=auto: this machine has no GPU on which .*; set bf"):
             check_dtype(online(*changes))
@@ -76,7 +76,7 @@ def test_a_run_is_refused_before_it_measures_and_a_dry_run_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: 0)
-    monkeypatch.setattr(machine_checks, "gpus_of", lambda address: 2)
+    monkeypatch.setattr(machine_checks, "cluster_gpus", lambda address: 2)
     monkeypatch.setattr(execute, "check_run", lambda config, game: None)
     config = load_config("demo", [ELSEWHERE])
     assert config.model.dtype == "auto"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from spag.algorithms import get as get_algorithm
 from spag.algorithms import names as algorithm_names
-from spag.algorithms.settings import SELF
+from spag.algorithms.settings import IterationSettings
 from spag.config.presets import PRESETS, preset_text
 from spag.config.reading import parse_yaml, read_config_text, shown
 from spag.config.schema import GAME_FAULT, PhaseConfig, RunConfig
@@ -31,7 +31,7 @@ _MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
 _MIXED = re.compile(r"(mix\.\d+)\.game\b")
 """The place of a game in a mix: its settings are given next to its weight, not below ``game``."""
 _DEFAULT_PHASES = [{"algorithm": phase.algorithm} for phase in RunConfig.model_fields["phases"].default]
-_FILLED = {"opponents": {SELF: 1.0}}
+_FILLED = {"opponents": IterationSettings.model_fields["opponents"].default}
 """The default of a section that is not empty: an option set in it adds to it."""
 _OTHER_NAMES = {
     "lr": "learning_rate", "batch_size": "global_batch_size", "num_epochs": "epochs", "num_train_epochs": "epochs",

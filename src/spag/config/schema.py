@@ -43,6 +43,11 @@ class ModelConfig(Section):
     device: str | None = Field(None, description="torch device; null takes the first GPU, else the CPU")
     trust_remote_code: bool = Field(False, description="run code from the model's repository; review it first")
 
+    @property
+    def names_one_device(self) -> bool:
+        """Whether ``device`` is one of several of its kind, as ``cuda:0``."""
+        return ":" in (self.device or "")
+
 
 class GameConfig(BaseModel):
     """The game by name, and its settings: the fields of the game's class, checked by ``spag.games.registry``."""
@@ -93,6 +98,11 @@ class EngineConfig(Section):
         description="vLLM: replicas of the model, each on its own GPUs or CPU cores; null: all visible GPUs, but one "
         "replica on CPUs, in each of several training processes, and in each Ray actor",
     )
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of a process that plays on some of them: a training process, an actor, a server."""
+        return self.tensor_parallel * (self.data_parallel or 1)
 
     def games_in_flight(self, models: int) -> int:
         """Return how many games of ``models`` models, two at most in each, are in flight at once."""

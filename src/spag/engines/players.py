@@ -136,4 +136,4 @@ def endpoint_environment(models: Iterable[ModelConfig]) -> dict[str, str]:
 def gpus_of(models: Sequence[ModelConfig], engine: EngineConfig) -> int:
     """Return how many GPUs the engines of ``models`` need, if any: those of local models not kept on the CPU."""
     needs_gpu = any(is_local(model.name) and model.device != "cpu" for model in models)
-    return engine.tensor_parallel * (engine.data_parallel or 1) if needs_gpu else 0
+    return engine.gpus if needs_gpu else 0

@@ -100,7 +100,7 @@ def game_by_rules(episode: Episode, known: Game, **settings: Any) -> Game:
     """
     rules = {**rules_of(episode), **settings}
     is_known = episode.game != known.name or rules.items() <= settings_of(known).items()
-    return known if is_known else get(episode.game, **rules)
+    return known if is_known else game_of(episode, **settings)
 
 
 def rules_of(episode: Episode) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def process_count(model: ModelConfig, settings: UpdateSettings) -> int:
     """Return how many processes train here: those of torchrun, else as many as requested, or one per visible GPU, and a
     single one on a GPU that ``model.device`` names.
     """
-    visible = 1 if ":" in (model.device or "") else max(1, gpu_count(model))
+    visible = 1 if model.names_one_device else max(1, gpu_count(model))
     return int(os.environ.get("WORLD_SIZE", "0")) or settings.processes or visible
 
 

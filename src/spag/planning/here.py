@@ -10,7 +10,7 @@ from spag.planning.hours import Assumptions
 from spag.planning.plan import Planner, with_adapters
 from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
 from spag.planning.stage import labels
-from spag.runs.machine_checks import gpus_of, is_elsewhere
+from spag.runs.machine_checks import cluster_gpus, is_elsewhere
 from spag.storage.machine import memory_bytes
 
 
@@ -69,7 +69,7 @@ def _check_nodes(address: str) -> None:
     """Raise ``ConfigError`` if a cluster has GPUs: vLLM would take what the trainer needs, and this machine has none of
     their kind to plan for.
     """
-    if gpus := gpus_of(address):
+    if gpus := cluster_gpus(address):
         what = f"{counted(gpus, 'GPU')} on other nodes, and none here to plan their memory for"
         fix = "set engine.memory to vLLM's share of each GPU, such as 0.4; spag plan --gpu KIND computes one"
         raise ConfigError(f"cluster.address={address}: {what}; {fix}")

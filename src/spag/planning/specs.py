@@ -208,7 +208,7 @@ def gpus_at_hand(model: ModelConfig) -> tuple[Device, int] | None:
         found = torch_gpus()
     except (ImportError, OSError):  # spag doctor reports why
         return None
-    count = 1 if ":" in (model.device or "") else len(found)
+    count = 1 if model.names_one_device else len(found)
     return (gpu_of(found[0].name, float(found[0].total_memory)), count) if found else None
 
 

@@ -252,7 +252,7 @@ class StagePlanner:
             smaller = self.config.model_copy(update={"engine": engine.model_copy(update=changed)})
             taken = replace(self, config=smaller)._engines(plays, sampling, models) + self._program
             if taken.total <= room:
-                needed = smaller.engine.tensor_parallel * (engine.data_parallel or 1)
+                needed = smaller.engine.gpus
                 more = f"--gpus {needed} " if splits and needed > self.devices else ""
                 (setting,) = changed.items()
                 yield f"{more}{set_words('engine', *setting)}: {taken.total / GIB:.1f} GiB each"

@@ -10,9 +10,13 @@ from spag.games.base import Game, is_competitive
 from spag.report.cells import Cell, Table, interval, oriented, p_value, rate_cell, signed, unsigned
 from spag.report.html import spaced
 
-WITHOUT_THINKING = ", with thinking disabled"
 Arena = Mapping[str, Any]
 """The result of ``load_results``."""
+
+
+def scored_how(*, thinking: bool) -> str:
+    """Return what follows "exact figures": of players that think in play, the policy that does not is scored."""
+    return ", with thinking disabled" if thinking else ""
 
 
 def last_model(arena: Arena) -> str:
@@ -130,5 +134,5 @@ def exact_table(known: Mapping[str, Mapping[str, float]], *, thinking: bool = Fa
     rows = []
     for player, figures in known.items():
         rows.append((player, *(unsigned(figures[name], 3) if name in figures else None for name in names)))
-    title = f"Exact figures of the policy{WITHOUT_THINKING if thinking else ''}"
+    title = f"Exact figures of the policy{scored_how(thinking=thinking)}"
     return Table(title, ("policy", *(name.replace("_", " ") for name in names)), tuple(rows))

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from spag.evaluation.intervals import Floats
 from spag.games.base import Game
-from spag.report.arena_tables import WITHOUT_THINKING
+from spag.report.arena_tables import scored_how
 from spag.report.charts import is_number, look, plain
 from spag.report.html import role_color, spaced
 from spag.report.plot_files import INK, WIDTH
@@ -109,7 +109,7 @@ def exact_curves(
     last step. ``thinking``: whether the policy thinks in play.
     """
     names = list(dict.fromkeys(name for row in evaluations for name in row["exact"]))
-    figure, grid = _grid(len(names), f"{game.title}: exact figures{WITHOUT_THINKING if thinking else ''}")
+    figure, grid = _grid(len(names), f"{game.title}: exact figures{scored_how(thinking=thinking)}")
     for axes, name in zip(grid, names, strict=True):
         first = name == names[0]
         points = _points([{"step": row["step"], name: row["exact"].get(name)} for row in evaluations], name)

@@ -12,7 +12,7 @@ from typing import Any
 from spag.engines.players import CONSTANT
 from spag.evaluation.warnings import arena_warnings
 from spag.games.base import Game, is_competitive
-from spag.report.arena_tables import WITHOUT_THINKING, last_model
+from spag.report.arena_tables import last_model, scored_how
 from spag.report.cells import interval, oriented, p_text
 
 LEVEL = 0.05
@@ -117,7 +117,7 @@ def exact_sentence(arena: Mapping[str, Any]) -> str:
     exact_metrics = arena["exact_metrics"]
     name = next((name for figures in exact_metrics.values() for name in figures), "")
     found = [f"{figures[name]:.3f} for {player}" for player, figures in exact_metrics.items() if name in figures]
-    how = f"computed exactly{WITHOUT_THINKING if arena.get('thinking') else ''}"
+    how = f"computed exactly{scored_how(thinking=arena.get('thinking', False))}"
     return f"{name.replace('_', ' ').capitalize()}, {how}: {', '.join(found)}." if found else ""
 
 

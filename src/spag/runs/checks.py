@@ -142,17 +142,17 @@ def _check_length(config: RunConfig, phase: PhaseConfig) -> None:
 
 def _check_adapters(config: RunConfig) -> None:
     """Refuse a phase's adapter of another shape than the one it trains further: the start's, or an earlier phase's."""
-    starts = [adapter for part in models_of(config.model.name) if (adapter := read_adapter(expanded(part)))]
-    first = next((phase.settings.lora for phase in config.phases if phase.settings.lora), None)
-    for number, phase in enumerate(config.phases):
-        if not (own := phase.settings.lora) or not first:
-            continue
-        for option in ("rank", "alpha", "target_modules"):
-            values = getattr(own, option), getattr(first, option)
-            asked, has = (sorted(value) if isinstance(value, list) else value for value in values)
-            whose = "an earlier one's adapter"
-            if starts and option != "target_modules":
-                whose, has = f"the adapter of {config.model.name}", getattr(starts[0], option)
+    loras = [(number, phase.settings.lora) for number, phase in enumerate(config.phases) if phase.settings.lora]
+    if not loras:
+        return
+    options = ("rank", "alpha", "target_modules")
+    known = {option: ("an earlier one's adapter", getattr(loras[0][1], option)) for option in options}
+    if start := next(filter(None, (read_adapter(expanded(part)) for part in models_of(config.model.name))), None):
+        whose = f"the adapter of {config.model.name}"
+        known |= {"rank": (whose, start.rank), "alpha": (whose, start.alpha)}
+    for number, own in loras:
+        for option, (whose, value) in known.items():
+            asked, has = (sorted(one) if isinstance(one, list) else one for one in (getattr(own, option), value))
             if asked != has:
                 what = f"this phase trains {whose} further; set it to {has}, as there"
                 raise ConfigError(f"phases.{number}.lora.{option}={asked}: {what}")

@@ -15,7 +15,7 @@ from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, Teach
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.players import Kind, kind_of, members_of
-from spag.engines.vllm.setup import Backend, choose_backend, gpus_of_process, installed_vllm
+from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import model_of_role, models_of
 from spag.runs.layout import mixed_model, planned_models
@@ -91,12 +91,12 @@ def check_dtype(config: RunConfig) -> None:
     model, address = config.model, config.cluster.address
     if model.dtype != "auto" or model.device == "cpu" or address is None or not is_elsewhere(config):
         return
-    if not gpu_count(model) and gpus_of(address):
+    if not gpu_count(model) and cluster_gpus(address):
         fix = "set bfloat16, float16 or float32"
         raise ConfigError(f"model.dtype=auto: this machine has no GPU on which the cluster's could be measured; {fix}")
 
 
-def gpus_of(address: str) -> int:
+def cluster_gpus(address: str) -> int:
     """Return how many GPUs the cluster at ``address`` has."""
     from spag.rollout.ray.connection import connected, gpu_count  # noqa: PLC0415 - Ray is optional
 
@@ -131,7 +131,7 @@ def _playing_processes(config: RunConfig, gpus: int) -> Iterator[tuple[str, int,
     """As ``_counts``, for processes that train and each play with vLLM on several of ``gpus``."""
     from spag.learning.launch import process_count  # noqa: PLC0415 - imports torch
 
-    each = gpus_of_process(config.engine)
+    each = config.engine.gpus
     online = {
         at: phase.settings for at, phase in enumerate(config.phases) if isinstance(phase.settings, OnlineSettings)
     }

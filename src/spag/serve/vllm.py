@@ -64,6 +64,5 @@ def vllm_environment(model: ModelConfig, engine: EngineConfig, token: str | None
     and the GPUs from ``model.device`` on, if it is one of several.
     """
     first = (model.device or "").removeprefix("cuda:")
-    count = engine.tensor_parallel * (engine.data_parallel or 1)
-    gpus = visible_gpus()[int(first) :][:count] if first.isdecimal() else []
+    gpus = visible_gpus()[int(first) :][: engine.gpus] if first.isdecimal() else []
     return ({TOKEN_VARIABLE: token} if token else {}) | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})

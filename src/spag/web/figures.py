@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from spag.games.base import Game, is_competitive
-from spag.report.arena_tables import WITHOUT_THINKING
+from spag.report.arena_tables import scored_how
 from spag.report.cells import with_minus
 from spag.report.html import curve, spaced
 from spag.runs.layout import describe_phases
@@ -118,7 +118,7 @@ def _exact_cards(evaluations: Rows, games: Sequence[Game], thinking: bool) -> It
         of_game = (row for row in evaluations if row["game"] == game.name)
         exact = [*{row["step"]: row["exact"] for row in of_game}.values()]  # the same in the row of each opponent
         for name in dict.fromkeys(name for figures in exact for name in figures):
-            title = f"{name.replace('_', ' ')}{WITHOUT_THINKING if thinking else ''}"
+            title = f"{name.replace('_', ' ')}{scored_how(thinking=thinking)}"
             yield _card(title, game, {"": _values(exact, name)}, 1, "%.3f")
 
 

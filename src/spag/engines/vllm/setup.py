@@ -79,12 +79,7 @@ def own_device(device: str, gpus: list[str], engine: EngineConfig) -> str:
     rank = int(os.environ.get("LOCAL_RANK", "-1"))
     if rank < 0 or len(gpus) < 2 or device not in ("cuda", "cuda:0"):  # training takes cuda:0 for cuda, too
         return device
-    return f"cuda:{rank * gpus_of_process(engine)}"
-
-
-def gpus_of_process(engine: EngineConfig) -> int:
-    """Return how many GPUs each of several training processes plays on."""
-    return engine.tensor_parallel * (engine.data_parallel or 1)
+    return f"cuda:{rank * engine.gpus}"
 
 
 def copy_count(engine: EngineConfig, device: str, gpus: list[str]) -> int:

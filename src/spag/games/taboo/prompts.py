@@ -36,7 +36,7 @@ _CUE_FIELDS = frozenset({"role"})
 
 
 class Layout(Enum):
-    """The order of rules, history and instruction in a training prompt."""
+    """The order of rules, history and instruction in a prompt for training."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"

@@ -44,7 +44,7 @@ class PromptType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Upstream's random choices for a training prompt. Booleans are true with probability ``COIN``, and only if
+    """Upstream's random choices for a prompt in training. Booleans are true with probability ``COIN``, and only if
     ``prompt_type`` is ``alpaca``.
 
     ``next_player`` and ``other`` name the players; ``rules`` is the paraphrase, from 0; ``system_prefix_shown`` puts
