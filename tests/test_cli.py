@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from outside import install
 from spag.cli import main
 from spag.cli.console import make_reporter
 from spag.cli.eval import players_of
@@ -200,7 +201,10 @@ def test_games_are_judged_by_the_judge_of_play_unless_another_is_asked_for(tmp_p
 def test_rewards_do_not_overwrite_their_config(games: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("phases: [{algorithm: spag}]")
-    assert "is a file that this" in spag("rewards", games, "--config", config, "--output", config, status=2).output
+    assert (
+        "would be overwritten, but this command reads it"
+        in spag("rewards", games, "--config", config, "--output", config, status=2).output
+    )
     assert config.read_text() == "phases: [{algorithm: spag}]"
 
 
@@ -255,6 +259,39 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
     assert "there is no game called 'kuhn'; did you mean" in spag("games", "kuhn", status=2).output
     without_config = spag("arena", "bot:random", "--game", "kuhn", "--output", "arena", status=2)
     assert "error: command line: there is no game called 'kuhn'" in without_config.output
+
+
+BROKEN_GAMES = """
+from dataclasses import dataclass
+from spag.games.base import TextGame
+
+@dataclass(frozen=True)
+class Needy(TextGame):
+    stake: int
+
+class Blank(TextGame):
+    pass
+
+def function():
+    pass
+"""
+
+
+def test_a_game_that_cannot_be_made_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entries = {
+        "needy": "bad_games:Needy",
+        "blank": "bad_games:Blank",
+        "call": "bad_games:function",
+        "gone": "nowhere:Gone",
+    }
+    install(tmp_path, "bad-games", "spag.games", entries, {"bad_games.py": BROKEN_GAMES})
+    listed = spag("games").output
+    assert all(name in listed for name in names()) and "its equilibria are known" in listed
+    faults = {row["name"]: row["error"] for row in json.loads(spag("games", "--json").output) if "error" in row}
+    assert faults.keys() == entries.keys() and all(fault in listed for fault in faults.values())
+    assert faults["needy"].startswith("game.stake: field required") and "mend or uninstall" in faults["gone"]
 
 
 def test_the_cost_of_play_is_in_its_json_too(tmp_path: Path) -> None:
@@ -387,6 +424,17 @@ def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder:
     results = json.loads(spag(*arena, "--json", "--output", tmp_path / "arena").stdout)
     assert results["pairs"][0]["games"] == 4
     assert {row["name"] for row in results["roles"]} == {"before", "after", "bot:constant"}
+
+
+def test_training_never_overwrites_what_it_reads(games: Path, tmp_path: Path) -> None:
+    output = tmp_path / "trained"
+    samples = output / "samples.jsonl"
+    output.mkdir()
+    spag("rewards", games, "--output", samples)
+    before = samples.read_bytes()
+    refused = spag("train", "spag", samples, "--output", output, status=2).output
+    assert refused == f"error: {samples}: would be overwritten, but this command reads it; choose another --output\n"
+    assert samples.read_bytes() == before
 
 
 @pytest.mark.slow
@@ -553,7 +601,8 @@ def test_an_output_is_never_an_input(games: Path, tmp_path: Path, command: str) 
     other.write_bytes(games.read_bytes())
     before = games.read_bytes()
     text = spag(*command.format(file=games, link=link, other=other).split(), status=2).output
-    assert text.endswith(": is a file that this command reads; choose another output\n") and text.count("\n") == 1
+    assert text.endswith(": would be overwritten, but this command reads it; choose another --output\n")
+    assert text.count("\n") == 1
     assert games.read_bytes() == before
 
 

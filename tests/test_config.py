@@ -121,6 +121,16 @@ def test_another_game_brings_its_own_settings() -> None:
     assert hands == load_config("demo", ["game.name=kuhn_poker", "game.hands=12"])  # in whatever order
     assert hands.game.model_extra == {"hands": 12}
     assert load_config("demo", ["game.name=adversarial_taboo"]) == load_config("demo")  # the same game keeps its own
+    whole = ["game.name=kuhn_poker", "game={hands: 6}"]  # spag play --game kuhn_poker --set ...
+    assert load_config("demo", whole) == load_config("demo", whole[::-1])
+    assert load_config("demo", whole).game.model_extra == {"hands": 6}
+    assert load_config("demo", ["game={name: nim, largest_heap: 4}", "game.name=kuhn_poker"]).game.name == "kuhn_poker"
+
+
+@pytest.mark.parametrize("phase", ["game: {hands: 6}", "game: {}", "mix: [{name: nim}, {weight: 2}]"])
+def test_the_game_of_a_phase_has_a_name(phase: str) -> None:
+    with pytest.raises(ConfigError, match=r"phases\.0.*: this game has no name, as in game: {name: nim}"):
+        parse_config(f"game: {{name: kuhn_poker}}\nphases: [{{algorithm: reinforce, {phase}}}]", "test")
 
 
 def test_a_phase_may_have_a_game_of_its_own() -> None:

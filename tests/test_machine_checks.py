@@ -39,7 +39,7 @@ def test_each_process_that_plays_needs_gpus_of_its_own(monkeypatch: pytest.Monke
     actors = ("cluster.address=local", "cluster.online_workers=1")
     check_machine(online("engine.tensor_parallel=2", "reinforce.processes=5", *actors))
     check_machine(online("engine.tensor_parallel=2", "reinforce.processes=5", ELSEWHERE))
-    with pytest.raises(ConfigError, match=r"=2: a training process on Ray has one GPU .*; set cluster\.online_workers"):
+    with pytest.raises(ConfigError, match=r"=2: on Ray, each .* has one GPU .*; set cluster\.online_workers"):
         check_machine(online("engine.tensor_parallel=2", "reinforce.processes=4", "cluster.address=local"))
     monkeypatch.setenv("WORLD_SIZE", "8")  # torchrun on two machines
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")

@@ -16,6 +16,7 @@ from spag.runs import execute, phases
 from spag.runs.execute import run
 from spag.runs.layout import check_free
 from spag.storage.manifest import Action, Manifest, Record, StageRequest, decide
+from spag.storage.outputs import changed_files, record_files
 from spag.storage.store import write_atomically
 
 BEGUN: Record = {"status": "started", "settings": {"size": 2}, "seconds": 1.0, "built_on": {"play": "a"}}
@@ -258,8 +259,21 @@ def test_a_folder_in_its_place_is_one_line(tmp_path: Path) -> None:
         Manifest.open(tmp_path)
 
 
+def test_gguf_files_of_one_folder_are_models_of_their_own(tmp_path: Path) -> None:
+    """An entrant of the arena may come or go."""
+    files = {f"./models/{name}.gguf": tmp_path / f"{name}.gguf" for name in "ab"}
+    for file in files.values():
+        file.write_text("weights")
+    known = record_files(files)
+    one = {"./models/a.gguf": tmp_path / "a.gguf"}
+    assert changed_files(one, known) == [] and changed_files(files, record_files(one)) == []
+    (tmp_path / "a.gguf").write_text("others!")
+    assert changed_files(files, known) == ["./models/a.gguf"]
+
+
 def test_no_other_training_may_write_into_a_run(tmp_path: Path) -> None:
     do(Manifest.open(tmp_path), "1-imitation/train", "weights")
+    (tmp_path / "config.yaml").touch()
     with pytest.raises(RunError, match="belongs to the run"):
         check_free(tmp_path / "arena" / ".." / "1-imitation")
     do(Manifest.open(tmp_path), "2-spag/iteration-1/train", "weights")
@@ -267,5 +281,8 @@ def test_no_other_training_may_write_into_a_run(tmp_path: Path) -> None:
         check_free(tmp_path / "2-spag" / "iteration-1")
     with pytest.raises(RunError, match="belongs to the run"):
         check_free(tmp_path / "2-spag" / "iteration-1" / "checkpoint")
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "manifest.json").write_text('{"name": "a web app", "manifest_version": 3}')
+    check_free(tmp_path / "app" / "out")
     check_free(tmp_path / "mine")
     check_free(tmp_path)

@@ -335,13 +335,15 @@ def test_two_that_replace_a_file_at_once_do_not_mix(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_beside_a_folder_goes_and_what_another_fills_stays(tmp_path: Path) -> None:
     model = tmp_path / "model"
-    left, new = tmp_path / ".model-killed12", tmp_path / ".model-started1"
-    for folder in (left, new, tmp_path / ".model-of-mine"):
+    left, new = tmp_path / ".model.spag-killed12", tmp_path / ".model.spag-started1"
+    backup = tmp_path / ".model-20261103"
+    for folder in (left, new, backup):
         folder.mkdir()
+    os.utime(backup, (0, 0))
     os.utime(left, (0, 0))
     with folder_beside(model) as filled:
         os.utime(filled.parent, (0, 0))
         with folder_beside(model) as other:
             assert filled.is_dir() and other.is_dir() and filled != other
         filled.rename(model)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".model-of-mine", ".model-started1", "model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [backup.name, new.name, "model"]

@@ -310,6 +310,38 @@ def test_a_prompt_that_outgrows_the_context_ends_no_other_game(start: Open, refu
     assert len(server.calls) == 2
 
 
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({}, (0, 0)),
+        ({"total_tokens": 7}, (0, 0)),
+        ({"prompt_tokens": 7, "total_tokens": 7}, (7, 0)),
+        ({"prompt_tokens": 7, "completion_tokens": None}, (7, 0)),
+        (None, (0, 0)),
+    ],
+)
+def test_a_reply_may_lack_counts(start: Open, usage: object, tokens: tuple[int, int]) -> None:
+    engine, _ = start(answers(Answer(json.dumps({**json.loads(GOOD.body), "usage": usage}).encode())))
+    engine.submit(ask())
+    [done] = collect(engine)
+    assert (done.text, done.prompt_tokens, done.completion_tokens) == ("yes", *tokens)
+
+
+@pytest.mark.parametrize("message", [{}, {"message": None}], ids=["missing", "null"])
+@pytest.mark.parametrize("ended", ["content_filter", "length"])
+@pytest.mark.parametrize("thought_tokens", [0, 9])
+def test_a_reply_that_ended_may_lack_its_message(
+    start: Open, message: dict[str, None], ended: str, thought_tokens: int
+) -> None:
+    body = {"choices": [{"index": 0, "finish_reason": ended, **message}]}
+    engine, _ = start(answers(Answer(json.dumps(body).encode())))
+    engine.submit(ask(thought_tokens=thought_tokens))
+    [done] = collect(engine)
+    is_cut = ended == "length"
+    assert done.text == ("<think>" if thought_tokens and is_cut else "")
+    assert done.finish_reason is (FinishReason.LENGTH if is_cut else FinishReason.STOP)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "words"),

@@ -82,7 +82,9 @@ def test_the_text_holds_results_with_intervals_data_and_commands(run: Path) -> N
     ):
         assert line in text
     assert "Self-play" not in card_of(find_source(str(run), "imitation"))  # no game of a later iteration made it
-    assert "`imitation`" in card_of(find_source(str(run), "imitation"))
+    imitation = card_of(find_source(str(run), "imitation"))
+    assert "`imitation` is better than `base` (" in imitation and "but is worse than `spag-1` (10:24)" in imitation
+    assert "`spag-1` is better" not in imitation  # which is another model's claim
     assert "## Data" not in card_of(ExportSource("base", "x", "x", RunFolder.open(run)))
 
 

@@ -76,4 +76,20 @@ def test_each_setting_has_its_value_in_every_phase(tmp_path: Path) -> None:
     assert shown.columns == ("setting", "imitation", "spag-2", "reinforce")
     assert rows["learning_rate"] == ["5e-06", "2e-06", "0.0003"]
     assert rows["correction_limit"] == [None, None, "2.0"]
-    assert "lora_rank" not in rows and "sft_coef" not in rows  # without an adapter, without instruction data
+    assert "lora.rank" not in rows and "sft_coef" not in rows  # without an adapter, without instruction data
+
+
+def test_settings_that_are_not_at_their_defaults_are_shown(tmp_path: Path) -> None:
+    by_role = {"attacker": {"temperature": 0.2}, "defender": {"temperature": 0.4, "max_new_tokens": 7}}
+    phases = [
+        {"algorithm": "spag", "sampling_by_role": by_role, "lora": {"rank": 4}, "adam_beta1": 0.5},
+        {"algorithm": "turnwise", "centre": False, "normalize_advantages": False},
+    ]
+    write_json(tmp_path / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {}})
+    (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": phases})))
+    shown = settings_table(learned(RunFolder(tmp_path), "turnwise"))
+    rows = {name: values for name, *values in shown.rows}
+    assert rows["sampling_by_role.attacker.temperature"] == ["0.2", None]
+    assert rows["sampling_by_role.defender.max_new_tokens"] == ["7", None]
+    assert (rows["lora.rank"], rows["adam_beta1"], rows["centre"]) == (["4", None], ["0.5", "0.9"], [None, "False"])
+    assert "adam_beta2" not in rows and "opponents.self" not in rows

@@ -61,6 +61,14 @@ class ShareOfNothing(KuhnPoker):
     figures = (*KuhnPoker.figures, Figure("calls", "calls", of="raises"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class NeedsASetting(KuhnPoker):
+    stake: int
+
+
+BROKEN["check_settings_have_defaults"] = NeedsASetting(stake=1)
+
+
 @broken("check_settings_make_the_same_game")
 class NotRegistered(KuhnPoker):
     """Another class under the name of a registered game."""

@@ -10,7 +10,7 @@ from outside import install
 from spag import games
 from spag.core.errors import ConfigError
 from spag.core.types import Observation, Split, Task
-from spag.games.base import Game
+from spag.games.base import Game, bracketed
 from spag.games.conformance import CHECKS, Check
 from spag.games.registry import SHIPPED
 from spag.games.taboo.words import shipped_words
@@ -73,13 +73,30 @@ class Odd(TextGame):
 
 
 def test_faults_of_a_foreign_game_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {"odd": "odd_game:Odd", "gone": "nowhere:Gone"}
-    install(tmp_path, "odd-games", "spag.games", entries, {"odd_game.py": FOREIGN})
+    entries = {"odd": "odd_game:Odd", "gone": "nowhere:Gone", "typo": "typo_game:Typo", "torn": "torn_game:Torn"}
+    files = {
+        "odd_game.py": FOREIGN,
+        "typo_game.py": "from math import pi\nTypo = pie\n",
+        "torn_game.py": "class Torn(:\n",
+    }
+    install(tmp_path, "odd-games", "spag.games", entries, files)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"^game: low is above 2, got \{'low': 3\}$"):
         games.get("odd", low=3)
-    with pytest.raises(ConfigError, match=r"^gone: nowhere:Gone cannot be loaded: No module named 'nowhere'$"):
-        games.get("gone")
+    for name, fault in {
+        "gone": "nowhere:Gone cannot be loaded: ModuleNotFoundError: No module named 'nowhere'",
+        "typo": "typo_game:Typo cannot be loaded: NameError: name 'pie' is not defined",
+        "torn": r"torn_game:Torn cannot be loaded: SyntaxError: .*\(torn_game\.py, line 1\)",
+    }.items():
+        with pytest.raises(ConfigError, match=rf"^{name}: {fault}; mend or uninstall the package odd-games$"):
+            games.get(name)
+
+
+def test_a_move_in_brackets_may_be_long() -> None:
+    moves = ("move the knight from b1 to c3", "resign")
+    assert bracketed("I see. [Move the knight from b1 to c3]", moves) == moves[0]
+    assert bracketed("[move the knight from b1 to c3] or [resign]", moves) is None
+    assert bracketed(f"[{'x' * 100_000}[resign]" + "[" * 100_000, moves) == "resign"
 
 
 @pytest.mark.slow

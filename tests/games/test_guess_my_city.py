@@ -75,6 +75,7 @@ def test_other_words_do_not_name_it(city: str, question: str) -> None:
         ("Paris", "It is in F.R.A.N.C.E", "f.r.a.n.c.e"),
         ("Mumbai", "It used to be called Bombay.", "bombay"),
         ("Amsterdam", "It is in Holland.", "holland"),
+        ("Rome", "You can see Roman ruins.", "roman"),
         ("Chicago", "It is in the U.S. somewhere.", "u.s"),
         ("Chicago", "It is in the US.", "US"),
         ("Chicago", "It is in the usa.", "usa"),

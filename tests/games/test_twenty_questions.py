@@ -69,6 +69,8 @@ def test_other_words_do_not_name_it(thing: str, question: str) -> None:
         "Yes.", "yes", "YES!", " No ", "nope", "Sometimes.", "Usually", "It depends.", "I don’t know.",
         "Answer: Yes.", "answerer: no", "My answer: no.", '"Yes."', "**No**", "Yes, it is.", "No, it is not.",
         "No, it isn't.", "No. They can't.", "Yes\nit does", "**Yes**.", "*No*, it is not.", "Answer: **Yes**", "`No`.",
+        "No, it's not.", "No, it’s not", "No, they're not.", "No, it won't.", "Yes, there is.", "Yes, there are.",
+        "No, there isn't.", "No, that's not.",
     ],
 )  # fmt: skip
 def test_answers_that_are_accepted(answer: str) -> None:
@@ -79,6 +81,7 @@ def test_answers_that_are_accepted(answer: str) -> None:
     ("answer", "reason"),
     [
         ("Yes, it is yellow.", 'answered "yes, it is yellow." instead of Yes, No or Sometimes'),
+        ("No, it's not alive.", 'answered "no, it\'s not alive." instead of Yes, No or Sometimes'),
         ("It is a fruit", 'answered "it is a fruit" instead of Yes, No or Sometimes'),
         ("Yes or no", 'answered "yes or no" instead of Yes, No or Sometimes'),
         ("Yesterday", 'answered "yesterday" instead of Yes, No or Sometimes'),

@@ -13,6 +13,7 @@ from tiny import MODEL, settings, train_tiny, train_until
 import forked
 from spag.algorithms.imitation import Imitation, ImitationSettings
 from spag.core.episodes import Episode, TrainingSample
+from spag.core.errors import RunError
 from spag.games.base import Game
 from spag.games.registry import get
 from spag.learning.checkpoints import STATE, finish_checkpoint, finished_result, open_state, record_result
@@ -116,6 +117,25 @@ def test_online_games_of_another_policy_go_with_its_state(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+def test_folders_of_those_names_beside_an_offline_training_stay(tmp_path: Path) -> None:
+    for name in ("episodes", "start"):
+        (tmp_path / name).mkdir()
+    record_result(tmp_path, "a", {"steps": 3})
+    assert finished_result(tmp_path, "b", online=False) is None
+    open_state(tmp_path / "state", "a", online=False)
+    open_state(tmp_path / "state", "b", online=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["episodes", "start", "state"]
+
+
+def test_a_state_of_others_is_refused_and_stays(tmp_path: Path) -> None:
+    notes = tmp_path / "state" / "notes.txt"
+    notes.parent.mkdir()
+    notes.touch()
+    with pytest.raises(RunError, match=r"state: holds notes\.txt, which no training wrote; choose another --output"):
+        open_state(notes.parent, "a")
+    assert notes.is_file()
+
+
 def test_online_games_of_another_finished_training_go_with_its_record(tmp_path: Path) -> None:
     """Its games have the ids of the new one's, and ``start`` is the model that it began with."""
     folders = ["checkpoint", "episodes", "evaluations", "snapshots", "start"]
@@ -129,7 +149,7 @@ def test_online_games_of_another_finished_training_go_with_its_record(tmp_path: 
 
 
 def test_models_that_a_killed_training_was_saving_go(tmp_path: Path) -> None:
-    for name in (".checkpoint-a", ".start-b", "snapshots/.step-00002-c", "snapshots/step-00001"):
+    for name in (".checkpoint.spag-a", ".start.spag-b", "snapshots/.step-00002.spag-c", "snapshots/step-00001"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "model.safetensors").touch()
     assert finished_result(tmp_path, "a") is None

@@ -20,7 +20,7 @@ from spag.config.files import load_config
 from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
-from spag.learning import worker
+from spag.learning import devices, worker
 from spag.learning.batches import Batch, TrainingData
 from spag.learning.devices import allocate_moments, make_accelerator, make_optimizer
 from spag.learning.encoding import EncodedSample
@@ -244,3 +244,14 @@ def test_a_model_on_one_gpu_trains_on_that_one(monkeypatch: pytest.MonkeyPatch) 
     counts = {device: process_count(model, UpdateSettings()) for device, model in models.items()}
     assert counts == {None: 4, "cuda": 4, "cuda:0": 1, "cpu": 1}
     assert process_count(models["cuda:0"], UpdateSettings(processes=2)) == 2
+
+
+def test_emulated_bfloat16_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch says that a T4 supports it, because it can be emulated."""
+    monkeypatch.setattr(devices, "checked_device", lambda _: "cuda")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    with pytest.raises(
+        ConfigError, match=r"model\.dtype=bfloat16: this GPU does not support it; use float16 or float32"
+    ):
+        devices.check_settings(ModelConfig(name="tiny", dtype="bfloat16"), settings())
+    devices.check_settings(ModelConfig(name="tiny", dtype="float16"), settings())

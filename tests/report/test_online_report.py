@@ -1,6 +1,7 @@
 """The report's section of online training, and the block that ``spag run`` prints of it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,50 @@ def test_tables_compare_the_first_with_the_last_evaluation_of_each_opponent() ->
         "0.00",
         "100.0",
     )
+
+
+def write_two(folder: Path) -> Path:
+    """Write a run whose first online phase stopped at a warning of collapse."""
+    write_online(folder)
+    shutil.copytree(folder / "2-reinforce", folder / "3-reinforce")
+    (folder / "3-reinforce" / "warnings.jsonl").unlink()
+    again = "- {algorithm: reinforce, steps: 12, games: 6}\n"
+    (folder / "config.yaml").write_text(CONFIG + again)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    stages = manifest["stages"]
+    stages["3-reinforce/train"] = stages["2-reinforce/train"]
+    stages["2-reinforce/train"] = {**stages["3-reinforce/train"], "results": {"stopped": "step 12: all is lost"}}
+    write_json(folder / "manifest.json", manifest)
+    return folder
+
+
+def test_every_online_phase_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_two(tmp_path / "run")
+    html = write_report(folder).read_text()
+    assert html.count("12 steps, each a batch") == 2
+    assert "<h3>reinforce-2</h3>" in html and "<h3>reinforce-3</h3>" in html
+    assert html.count("Warnings of collapse") == 1 and "step 12: all is lost" in html
+    plots = {path.stem for path in (folder / "report" / "plots").iterdir()}
+    assert {"online-reinforce-2-kuhn_poker", "online-reinforce-3-kuhn_poker", "online-reinforce-3-training"} <= plots
+    print_run(folder)
+    assert "online training stopped at step 12: all is lost" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_a_run_without_offline_phases_has_no_section_of_them(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run", finished=False)
+    (folder / "config.yaml").write_text(CONFIG.replace('- {algorithm: imitation, episodes: ["bot:random"]}\n', ""))
+    (folder / "2-reinforce").rename(folder / "1-reinforce")
+    write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {}})
+    html = write_report(folder).read_text()
+    assert "12 steps, each a batch" in html and "No training step has been logged" not in html
+
+
+def test_the_policy_is_drawn_after_one_evaluation_against_two_opponents() -> None:
+    rows = [{**evaluation(4), "opponent": name} for name in ("start", "bot:x")]
+    with plot_style():
+        figure = curves.exact_curves(rows, KUHN, "imitation", {}, "reinforce")
+    assert [line.get_marker() for line in figure.axes[0].lines] == ["o"]
 
 
 def test_players_who_win_together_have_no_score() -> None:

@@ -208,6 +208,27 @@ def test_the_same_run_gives_the_same_bytes(folder: Path, html: str, monkeypatch:
     assert {path: path.read_bytes() for path in plots} == plots
 
 
+def test_plots_of_an_earlier_report_go_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_undrawn(monkeypatch)
+    folder = write_run(tmp_path / "run")
+    plots = folder / "report" / "plots"
+    plots.mkdir(parents=True)
+    for name in ("reasoning-radar.svg", "training-gone.png", "mine.png"):
+        (plots / name).touch()
+    write_report(folder)
+    assert [path.name for path in plots.iterdir()] == ["mine.png"]
+
+
+def test_names_that_are_cut_to_one_label_show_what_differs() -> None:
+    paths = [f"./runs/a/2-spag/iteration-{number}/checkpoint" for number in (1, 3)]
+    assert charts.labels([*paths, "base"]) == {paths[0]: "…iteration-1", paths[1]: "…iteration-3", "base": "base"}
+    models = ["Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct-GGUF"]
+    assert len(set(charts.labels(models).values())) == 2
+    with plot_style():
+        matrix = charts.ratings([{"name": name, "points": 0, "low": 0, "high": 1} for name in paths])
+    assert [text.get_text() for text in matrix.axes[0].get_yticklabels()] == ["…iteration-1", "…iteration-3"]
+
+
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     folder = tmp_path / "a\u200bb"
     write_manifest(

@@ -1,4 +1,4 @@
-"""vLLM's server asks for the token on every path."""
+"""vLLM's server asks for the token on every path, and without one answers to this machine alone."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def client() -> TestClient:
         routes=[WebSocketRoute("/{path:path}", talk), Route("/{path:path}", answer, methods=["GET", "POST"])]
     )
     app.add_middleware(TokenGuard)  # as vLLM does
-    return TestClient(app)
+    return TestClient(app, base_url="http://localhost")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -55,6 +55,27 @@ def test_health_and_start_need_no_token(monkeypatch: pytest.MonkeyPatch) -> None
 def test_on_loopback_there_may_be_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     assert client().get("/tokenize").text == "reached"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example:8000"}, 421),
+        ({"host": "evil.example:8000", "origin": "http://evil.example:8000"}, 421),  # a name that points here
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:8000"}, 200),
+    ],
+)
+def test_without_a_token_other_names_and_sites_are_refused(
+    headers: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    for path in ("/v1/models", "/health"):
+        assert client().get(path, headers=headers).status_code == status
+    assert client().options("/v1/models", headers=headers).status_code == (405 if status == 200 else status)
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    assert client().get("/v1/models", headers={**headers, "authorization": f"Bearer {TOKEN}"}).text == "reached"
 
 
 def test_the_guard_imports_neither_vllm_nor_torch() -> None:

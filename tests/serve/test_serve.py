@@ -1,5 +1,6 @@
 """The endpoint of ``spag serve``, asked by OpenAI's own client over HTTP, and by clumsy and hostile ones."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -416,7 +417,8 @@ def test_vllm_serves_one_base_model_and_its_adapters(
         "--max-num-seqs 32 --max-num-batched-tokens 8192",
     ):
         assert piece in text
-    assert command[-2:] == ["--lora-modules", f"after={tmp_path / 'adapter'}"]
+    assert command[-2] == "--lora-modules"
+    assert json.loads(command[-1]) == {"name": "after", "path": str(tmp_path / "adapter")}
     longest = vllm_command([("base", base)], EngineConfig(max_length=100_000), "127.0.0.1", 8000)
     assert longest[longest.index("--max-model-len") + 1] == "4096"  # the model's positions
     monkeypatch.setenv("HOME", str(model_folder.parent))
@@ -426,6 +428,20 @@ def test_vllm_serves_one_base_model_and_its_adapters(
         assert vllm_command(models, EngineConfig(max_length=512), "127.0.0.1", 8000) == command
     with pytest.raises(ConfigError, match="one base model"):
         vllm_command([("base", base), ("other", ModelConfig(name="x/y"))], EngineConfig(), "127.0.0.1", 8000)
+
+
+@pytest.mark.parametrize("place", ["lr=1e-5", "a,b", 'r=8, "b"', "bad\udcff"])
+def test_vllm_finds_an_adapter_in_any_folder(model_folder: Path, tmp_path: Path, place: str) -> None:
+    launcher = pytest.importorskip("vllm.entrypoints.launchers.cli_args")
+    folder = tmp_path / place
+    folder.mkdir()
+    LoraConfig(r=4, base_model_name_or_path=str(model_folder)).save_pretrained(folder)
+    (folder / "adapter_model.safetensors").touch()
+    command = vllm_command([("a=b", model_config(folder))], EngineConfig(max_length=512), "127.0.0.1", 8000)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lora-modules", nargs="+", action=launcher.LoRAParserAction)
+    [found] = parser.parse_args(command[-2:]).lora_modules
+    assert (found.name, found.path) == ("a=b", str(folder))
 
 
 @pytest.mark.parametrize(("device", "gpus"), [(None, None), ("cuda", None), ("cuda:0", "5"), ("cuda:1", "7,8")])

@@ -2,7 +2,9 @@
 replaced.
 """
 
+import json
 import os
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,13 @@ def test_a_last_game_without_its_line_break_is_shown(tmp_path: Path) -> None:
     assert find(index).total == 3 and not index.faults
 
 
+def test_a_byte_order_mark_is_dropped(file: Path, games: list[Episode]) -> None:
+    file.write_bytes(BOM_UTF8 + file.read_bytes())
+    index = index_of(file)
+    assert (find(index).total, index.faults) == (100, [])
+    assert index.episode("games", 1) == games[0]
+
+
 def test_neighbours_are_games(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
     write_rows(path, [{"hello": 1}, won("river"), {"hello": 2}, {"hello": 3}, said("bread")])
@@ -254,6 +263,17 @@ def test_the_run_folder_tells_stages_sources_and_checkpoints(tmp_path: Path) -> 
     assert [row["step"] for row in folder.metrics(folder.models[0])] == [1, 2, 3, 4, 5]
 
 
+def test_games_and_figures_of_a_stage_that_waits_for_a_redo_are_not_shown(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run")
+    assert {"spag-1"} < {source.name for source in RunFolder(path).sources()}
+    manifest = json.loads((path / "manifest.json").read_text())
+    for stage in ("play", "train"):
+        manifest["stages"][f"2-spag/iteration-1/{stage}"]["status"] = "waiting"
+    write_json(path / "manifest.json", manifest)
+    folder = RunFolder(path)
+    assert [source.name for source in folder.sources()] == ["spag-2"] and "spag-1" not in folder.training
+
+
 def test_a_file_that_vanishes_while_it_is_looked_at_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,9 +289,10 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         create_app(tmp_path / "nothing", Access())
     with pytest.raises(RunError, match="neither a manifest"):
         create_app(tmp_path, Access())
-    (tmp_path / "list.json").write_text("[{}]")
-    with pytest.raises(RunError, match="spag import episodes"):
-        create_app(tmp_path / "list.json", Access())
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / "list.json").write_text("[{}]", encoding)
+        with pytest.raises(RunError, match="spag import episodes"):
+            create_app(tmp_path / "list.json", Access())
 
 
 def test_a_plain_file_of_episodes_will_do(file: Path) -> None:

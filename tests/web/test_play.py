@@ -21,7 +21,7 @@ from spag.engines.thread import ModelThread
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.runs.reading import RunFolder
 from spag.web.live_games import _sampling
-from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, ModelPool, Sessions, WebMatch
+from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, ModelPool, Session, Sessions, WebMatch
 from taboo_games import ROLES, TABOO, task_of, words_of_first_prompts
 
 SWAP = {"hx-request": "true"}
@@ -315,3 +315,19 @@ def test_a_local_model_can_be_watched_while_it_speaks(model_folder: Path) -> Non
     assert len(seen) > 3
     assert all(reply.completion.text.startswith(text.rstrip("\ufffd").rstrip()) for text in seen)
     thread.close()
+
+
+def test_sessions_are_looked_up_in_the_event_loop(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their dictionary has no lock, so no worker thread may change it."""
+    find, threads = Sessions.find, set[int]()
+
+    def noting(sessions: Sessions, name: str) -> Session | None:
+        threads.add(threading.get_ident())
+        return find(sessions, name)
+
+    monkeypatch.setattr(Sessions, "find", noting)
+    with visitor(site(run, at_once(lambda request: "Well."))) as client:
+        assert client.portal is not None
+        loop = client.portal.call(threading.get_ident)
+        client.get(begin(client, "attacker"))
+        assert threads == {loop}

@@ -83,7 +83,8 @@ def test_the_token_is_required_and_remembered(run: Path) -> None:
         assert client.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/", headers={"cookie": "spag_token=wrong"}).status_code == 401
         assert client.get("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
-        assert "run" not in re.findall(r'<bdi class="run">(.*?)</bdi>', client.get("/login").text)
+        for address in ("/login", "/static/nothing"):
+            assert re.findall(r'<bdi class="run">(.*?)</bdi>', client.get(address, headers=page).text) == [""]
         wrong = client.post("/login", data={"token": "wrong"}, follow_redirects=False)
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (403, False)
         right = client.post("/login", data={"token": TOKEN}, follow_redirects=False)
@@ -91,6 +92,7 @@ def test_the_token_is_required_and_remembered(run: Path) -> None:
         assert "HttpOnly" in right.headers["set-cookie"]
         assert "SameSite=strict" in right.headers["set-cookie"]
         assert client.get("/").status_code == 200
+        assert '<bdi class="run">run</bdi>' in client.get("/static/nothing").text
 
 
 def test_servers_on_two_ports_keep_their_visitors_apart(run: Path) -> None:
@@ -118,6 +120,18 @@ def test_other_addresses_need_a_token(host: str) -> None:
 def test_a_short_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 16"):
         Access("0.0.0.0", "secret")
+    with pytest.raises(ConfigError, match="the token has 6 characters"):
+        Access("0.0.0.0", "secret" + " " * 20)
+
+
+def test_a_token_is_one_that_a_header_can_carry(run: Path) -> None:
+    for token in ("schlüssel-schlüssel", "correct\rhorse-battery", "correct-horse\x7fbattery"):
+        with pytest.raises(ConfigError, match=r"^the token has characters that headers cannot carry; use ASCII"):
+            Access("0.0.0.0", token)
+    for token in (f"{TOKEN}\r\n", f" {TOKEN}"):  # as a file from Windows may hold it
+        with visitor(site(run, token=token)) as client:
+            assert client.get("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+            assert client.post("/login", data={"token": token}, follow_redirects=False).status_code == 303
 
 
 @pytest.mark.slow

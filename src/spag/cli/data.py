@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open_reporter, print_json, refuse_input
+from spag.core.errors import ConfigError, first_line
 from spag.core.visible import counted
 
 if TYPE_CHECKING:
@@ -19,29 +20,51 @@ if TYPE_CHECKING:
 @json_option
 def games_command(name: str | None, as_json: bool) -> None:
     """List the installed games, or show roles, outcomes, settings, bots and a prompt of one."""
-    from spag.games.registry import get, names, setting_hints
+    if name and as_json:
+        print_json(_described(name))
+    elif name:
+        from spag.cli.tables import print_game_details
+        from spag.games.registry import get
 
-    shown = [get(name)] if name else [get(known) for known in names()]
-    if as_json:
-        rows = [
-            {
-                "name": game.name,
-                "summary": game.summary,
-                "roles": list(game.roles),
-                "outcomes": {outcome.name: outcome.label for outcome in game.outcomes.values()},
-                "settings": {option: hint.get("default") for option, hint in setting_hints(game.name).items()},
-                "bots": list(game.bots),
-            }
-            for game in shown
-        ]
-        print_json(rows[0] if name else rows)
-        return
-    from spag.cli.tables import print_game_details, print_games
-
-    if name:
-        print_game_details(shown[0])
+        print_game_details(get(name))
     else:
-        print_games(shown)
+        _list_games(as_json=as_json)
+
+
+def _list_games(*, as_json: bool) -> None:
+    """Print every installed game. One that cannot be made has a row with the reason, and hides no other."""
+    from spag.cli.tables import print_games, print_table
+    from spag.games.registry import get, names
+    from spag.report.cells import Table
+
+    rows, faults = dict[str, dict[str, Any]](), dict[str, str]()
+    for name in names():
+        try:
+            rows[name] = _described(name)
+        except ConfigError as error:
+            faults[name] = str(error)
+        except (AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError) as error:  # no Game at all
+            faults[name] = f"{type(error).__name__}: {first_line(error)}"
+    if as_json:
+        print_json([*rows.values(), *({"name": name, "error": fault} for name, fault in faults.items())])
+        return
+    print_games(map(get, rows))
+    print_table(Table("Games that fail to load", ("name", "reason"), tuple(faults.items()), texts=2))
+
+
+def _described(name: str) -> dict[str, Any]:
+    """Return what ``--json`` tells of a game."""
+    from spag.games.registry import get, setting_hints
+
+    game = get(name)
+    return {
+        "name": game.name,
+        "summary": game.summary,
+        "roles": list(game.roles),
+        "outcomes": {outcome.name: outcome.label for outcome in game.outcomes.values()},
+        "settings": {option: hint.get("default") for option, hint in setting_hints(name).items()},
+        "bots": list(game.bots),
+    }
 
 
 @click.command("words")

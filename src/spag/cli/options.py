@@ -86,7 +86,7 @@ def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
     for path in inputs:
         with suppress(OSError, ValueError):  # no such file, which is reported elsewhere
             if output is not None and path is not None and output.samefile(path):
-                raise ConfigError(f"--output {output}: is a file that this command reads; choose another output")
+                raise ConfigError(f"{output}: would be overwritten, but this command reads it; choose another --output")
 
 
 EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)

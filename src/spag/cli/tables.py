@@ -107,8 +107,7 @@ def print_run(folder: Path) -> None:
     print_table(cost_table(run))
     if health := {play.name: play.health for play in run.plays if play.health}:
         print_health(health)
-    if run.online:
-        print_online(run)
+    print_online(run)
     if note := arena_note(run):
         _say(note)
     if run.arena:
@@ -129,18 +128,22 @@ def print_run(folder: Path) -> None:
 
 
 def print_online(run: RunFolder) -> None:
-    """Show the policy's first and last evaluation, and the collapse warnings."""
-    ends, thinks = (run.online_start, run.online_name), run.online_thinks
-    for game in run.online_games:
-        known = {name: figures for name, figures in run.exact_figures(game).items() if name in ends}
-        if len(run.online_games) > 1:
-            _say(game.title, "bold")
-        for table in evaluation_tables(run.evaluations, run.opponents, game, known, ends[1], thinking=thinks):
-            print_table(table)
-    if stopped := run.stopped:
-        _say(f"warning: online training stopped at {stopped}", "yellow")
-    for warning in run.collapse if not stopped else ():
-        _say(f"warning: online, {warning.when}: {warning.says}", "yellow")
+    """Show of each online phase the policy's first and last evaluation, and the collapse warnings."""
+    for phase in run.online_phases:
+        if len(run.online_phases) > 1:
+            _say(phase.name, "bold")
+        for game in phase.games:
+            ends = (phase.model.start, phase.name)
+            known = {name: figures for name, figures in run.exact_figures(game).items() if name in ends}
+            if len(phase.games) > 1:
+                _say(game.title, "bold")
+            rows = phase.evaluations, phase.opponents
+            for table in evaluation_tables(*rows, game, known, phase.name, thinking=phase.thinks):
+                print_table(table)
+        if phase.stopped:
+            _say(f"warning: online training stopped at {phase.stopped}", "yellow")
+        for warning in phase.collapse if not phase.stopped else ():
+            _say(f"warning: online, {warning.when}: {warning.says}", "yellow")
 
 
 def print_arena(path: Path) -> None:

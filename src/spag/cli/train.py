@@ -67,6 +67,9 @@ def train_command(
     from spag.storage.episodes import is_file_of_samples, read_episodes
 
     config, phase, game = _offline_phase(algorithm, files, config_name)
+    read = model or config.model.name, phase.settings.sft_data, *files
+    for name in ("checkpoint", "metrics.jsonl", "reference.jsonl", "samples.jsonl", "training.json"):
+        refuse_input(output / name, *read)
     if learner is not None:
         if chosen := next(filter(is_file_of_samples, files), None):
             raise ConfigError(f"--learner: {chosen} holds samples, which do not name their players; omit it")

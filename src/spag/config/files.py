@@ -62,8 +62,7 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
     if not isinstance(data, dict):
         raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
     applied = {}
-    # phases first, for options inside them; then games, which have their own settings
-    for override in sorted(overrides, key=lambda text: (not text.startswith("phases="), "game.name=" not in text)):
+    for override in sorted(overrides, key=_turn):
         applied[_apply_override(data, override)] = override
     try:
         return RunConfig.model_validate(data)
@@ -71,6 +70,13 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
         raise ConfigError(_with_source(str(error), label, applied)) from error
     except ValidationError as error:
         raise ConfigError(_with_source(_describe(error, data), label, applied)) from error
+
+
+def _turn(override: str) -> int:
+    """Return when an override is applied: phases before options inside them, and a game's name before its settings."""
+    option, _, value = override.partition("=")
+    names = f".{option}".endswith(".game") and re.search(r"\bname\s*:", value)
+    return 0 if option == "phases" else 1 if names else 2 if f".{option}".endswith(".game.name") else 3
 
 
 def _with_source(fault: str, label: str, applied: Mapping[str, str]) -> str:
@@ -128,6 +134,9 @@ def _apply_override(data: dict[str, Any], override: str) -> str:
         section = section[place]
     if path[-2:] == ["game", "name"] and isinstance(section, dict) and section.get("name", DEFAULT) != value:
         section.clear()  # settings of another game
+    known = section.get("game") if path[-1] == "game" and isinstance(section, dict) else None
+    if isinstance(known, dict) and isinstance(value, dict) and "name" in known:
+        value = {"name": known["name"], **value}  # as if its settings were given one by one
     section[_place(section, path[-1], key)] = value
     return ".".join(path)
 

@@ -20,7 +20,6 @@ LARGEST_FILE = 2**18
 _MOST_VALUES = 20_000
 _DEEPEST = 20
 _LONGEST_TEXT = 4096  # the longest path on Linux
-_LONGEST_NAME = 255  # bytes of a file's name
 _LARGEST_NUMBER = 2**63
 _FAULTS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What PyYAML raises: constructors trust tags, and a number of 5,000 digits is Python's ``ValueError``."""
@@ -136,6 +135,4 @@ def _text_fault(text: str) -> str | None:
         return f"{shown(text)} holds a control character"
     if len(text) > _LONGEST_TEXT:
         return f"a text of {len(text):,} characters; the longest may have {_LONGEST_TEXT:,}"
-    if any(len(name.encode()) > _LONGEST_NAME for name in text.split("/")):
-        return f"{shown(text, 40)} holds a name of more than {_LONGEST_NAME} bytes"
     return None

@@ -15,7 +15,7 @@ from spag.algorithms import get as get_algorithm
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import IterationSettings, UpdateSettings
 from spag.core.errors import ConfigError
-from spag.core.options import LARGEST, Count, Positive, SamplingConfig, Section, Temperature
+from spag.core.options import LARGEST, Count, FileName, Positive, SamplingConfig, Section, Temperature
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, settings_of
 from spag.games.registry import get as get_game
@@ -27,7 +27,7 @@ GAME_FAULT = "game_fault"
 class ModelConfig(Section):
     """The model, and how it is loaded and prompted."""
 
-    name: str = Field(
+    name: FileName = Field(
         "meta-llama/Llama-2-7b-hf",
         description="hub id, local folder, GGUF file, or smollm2-135m (the embedded model, Q4_1, dequantised)",
     )
@@ -176,8 +176,15 @@ class WeightedGame(Section):
     def _of_mapping(cls, data: Any) -> Any:
         if isinstance(data, dict) and "game" not in data:
             rest = {key: value for key, value in data.items() if key != "weight"}
-            return {"game": rest, "weight": data.get("weight", 1.0)}
+            return {"game": _named(rest), "weight": data.get("weight", 1.0)}
         return data
+
+
+def _named(game: Any) -> Any:
+    """Return the game of a phase or of a mix, which has no default name."""
+    if isinstance(game, dict) and "name" not in game:
+        raise PydanticCustomError("unnamed", "this game has no name, as in game: {name: nim}; spag games lists them")
+    return game
 
 
 class _Mix(Section):
@@ -204,7 +211,7 @@ class PhaseConfig(BaseModel):
         own = {key: value for key, value in data.items() if key not in ("algorithm", "game")}
         settings = get_algorithm(name).Settings.model_validate(own)
         _Mix.model_validate({"mix": getattr(settings, "mix", ())})
-        return {"algorithm": name, "game": data.get("game"), **settings.model_dump()}
+        return {"algorithm": name, "game": _named(data.get("game")), **settings.model_dump()}
 
     @property
     def settings(self) -> Any:

@@ -15,7 +15,16 @@ NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
-FileName = Annotated[str, WithJsonSchema({"type": "string", "format": "path"})]
+_LONGEST_NAME = 255  # bytes, of a file or a folder
+
+
+def _check_name(text: str) -> str:
+    if any(len(name.encode(errors="replace")) > _LONGEST_NAME for name in text.split("/")):
+        raise PydanticCustomError("file_name", "input holds a name of more than {most} bytes", {"most": _LONGEST_NAME})
+    return text
+
+
+FileName = Annotated[str, AfterValidator(_check_name), WithJsonSchema({"type": "string", "format": "path"})]
 """Text that names a file, as its schema says; unlike a ``Path``, it stays as it was written."""
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 """Temperatures above 0 divide logits; far below this, the quotients leave the range of float32."""

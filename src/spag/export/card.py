@@ -66,7 +66,7 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
         is_baichuan=model_type(source.model) == BAICHUAN,
         licence=metadata.license,
         **(_trained(source.name, run, shared) if run and config and shared and source.name != BASE else {}),
-        results=_results(run) if run else {},
+        results=_results(source.name, run) if run else {},
         few_tasks=FEW_TASKS,
         note=Markdown(NOTE),
         paths_shortened=shared != config,
@@ -92,7 +92,7 @@ def _without_folders(data: Any) -> Any:
             return {shared(key, kept): shared(one, kept) for key, one in value.items()}
         if isinstance(value, list):
             return [shared(one, kept) for one in value]
-        if isinstance(value, str) and (found := re.fullmatch(rf"({Kind.MIXTURE})?([/~].*)", value, re.DOTALL)):
+        if isinstance(value, str) and (found := re.fullmatch(rf"({Kind.MIXTURE}|file://)?([/~].*)", value, re.DOTALL)):
             parts = tuple(part for part in Path(found[2]).parts if part != "/")
             paths.add(parts)
             return f"{found[1] or ''}./{'/'.join(parts[-kept:])}"
@@ -135,14 +135,18 @@ def _trained(name: str, run: RunFolder, shared: RunConfig) -> dict[str, Any]:
     }
 
 
-def _results(run: RunFolder) -> dict[str, Any]:
-    """Return the findings and tables of the arena and of the reasoning tasks; empty if the run has none."""
+def _results(name: str, run: RunFolder) -> dict[str, Any]:
+    """Return the findings about a model, and the tables of the arena and of the reasoning tasks; empty if the run has
+    none.
+    """
     found: dict[str, Any] = {}
     arena, reasoning = _without_folders([run.arena, run.reasoning])
     if arena:
-        player, findings = arena_findings(arena, run.game)
+        arena["subjects"] = [name]
+        played = name in {row["name"] for row in arena["ratings"]}
+        findings = arena_findings(arena, run.game)[1] if played else []
         marked = [replace(one, other=code(one.other)) for one in findings]
-        said = sentence(code(player), marked, caveats(arena, run.game, findings, run.steps_of(player)))
+        said = sentence(code(name), marked, caveats(arena, run.game, findings, run.steps_of(name)))
         tables = [role_table(arena, run.game, role) for role in run.game.roles]
         tables += [pair_table(arena), rating_table(arena)] if is_competitive(run.game) else []
         found |= {
@@ -151,9 +155,9 @@ def _results(run: RunFolder) -> dict[str, Any]:
             "tables": [(shown.title, table(shown)) for shown in tables],
         }
     if reasoning:
-        found["reasoning"] = table(reasoning_table(reasoning))
-        if first := reasoning_finding(reasoning):
-            model, finding = first
-            described = sentence(code(model), [replace(finding, other=code(finding.other))])
+        found |= {"reasoning": table(reasoning_table(reasoning)), "reasoning_finding": None}
+        if name in reasoning["models"] and (about := reasoning_finding(reasoning, name)):
+            _, finding = about
+            described = sentence(code(name), [replace(finding, other=code(finding.other))])
             found["reasoning_finding"] = Markdown(f"{described} {code(finding.figures)}")
     return found

@@ -21,10 +21,12 @@ SETTINGS = (
     "learning_rate", "lr_scheduler", "warmup_ratio", "weight_decay", "max_grad_norm", "epochs", "max_steps",
     "global_batch_size", "minibatches", "max_length", "objective", "clip_range", "correction", "correction_limit",
     "kl_coef", "kl_coef_end", "reference", "entropy_coef", "entropy_coef_end", "anneal_steps", "roles", "discount",
-    "tie_reward", "loser_reward", "baseline_decay", "group_size", "normalize_advantages", "average_decay", "sft_coef",
-    "temperature", "max_new_tokens", "lora_rank",
+    "tie_reward", "loser_reward", "baseline_decay", "group_size", "centre", "normalize_advantages", "average_decay",
+    "sft_coef", "sampling.temperature", "sampling.max_new_tokens", "lora.rank",
 )  # fmt: skip
-"""Settings shown in the card, by their names in a config, in the order of the table."""
+"""Settings shown in the card even at their defaults, by their names in a config, in the order of the table."""
+_SAID = ("episodes", "opponents", "mix", "rewards", "sft_data")
+"""Options that the card's text names."""
 _METHODS = {
     "spag": "offline RL, the method of SPAG (Cheng et al., arXiv 2404.10642)",
     "reinforce": "REINFORCE with a baseline for each role, the advantage of SPIRAL (Liu et al., arXiv 2506.24119)",
@@ -35,12 +37,15 @@ _METHODS = {
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A phase that led to a model. ``what``: its method, in a sentence; ``data``: its training data. In Markdown."""
+    """A phase that led to a model. ``what``: its method, in a sentence; ``data``: its training data, both in Markdown.
+    ``values``: all of its settings; ``changed``: the names of those that are not at their defaults.
+    """
 
     name: str
     what: str
     data: str
     values: dict[str, Any]
+    changed: list[str]
 
 
 def ancestry(name: str, run: RunFolder) -> list[PlannedModel]:
@@ -83,7 +88,7 @@ def _learned(models: list[PlannedModel], run: RunFolder) -> Learned:
     else:
         what, data = _taught(phase, _counts(models[0], run))
     name = models[0].name if models[0].iteration is None else models[0].name.rpartition("-")[0]
-    return Learned(name, what, data, _values(phase.settings))
+    return Learned(name, what, data, *_settings(phase.settings))
 
 
 def _method(algorithm: str) -> str:
@@ -164,18 +169,26 @@ def _value(value: Any) -> str:
 
 
 def settings_table(phases: list[Learned]) -> Table:
-    """Return the settings that any phase has, by phase."""
-    names = [name for name in SETTINGS if any(phase.values.get(name) is not None for phase in phases)]
+    """Return by phase the settings that shape learning, and all others that are not at their defaults."""
+    names = dict.fromkeys([*SETTINGS, *(name for phase in phases for name in phase.changed)])
     values = {name: [phase.values.get(name) for phase in phases] for name in names}
-    rows = ((name, *(one if one is None else str(one) for one in own)) for name, own in values.items())
+    given = {name: own for name, own in values.items() if any(value is not None for value in own)}
+    rows = ((name, *(one if one is None else str(one) for one in own)) for name, own in given.items())
     return Table("Settings", ("setting", *(phase.name for phase in phases)), tuple(rows))
 
 
-def _values(settings: Any) -> dict[str, Any]:
-    values: dict[str, Any] = settings.model_dump(mode="json")
-    values |= {name: values["sampling"][name] for name in ("temperature", "max_new_tokens") if "sampling" in values}
-    if settings.lora:
-        values["lora_rank"] = settings.lora.rank
-    if not values.get("sft_data"):
-        values.pop("sft_coef", None)
-    return values
+def _settings(settings: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings of a phase by dotted names, and the names of those that are not at their defaults."""
+    said = _SAID if getattr(settings, "sft_data", None) else (*_SAID, "sft_coef")
+    values, changed = (
+        _flat(settings.model_dump(mode="json", exclude=set(said), exclude_defaults=excluded))
+        for excluded in (False, True)
+    )
+    return values, [*changed]
+
+
+def _flat(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= _flat(value, f"{section}{name}.") if isinstance(value, dict) else {f"{section}{name}": value}
+    return found

@@ -261,7 +261,7 @@ def tasks_of(game: Game, splits: Sequence[Split], count: int | None, seed: int) 
 
 def bracketed(text: str, moves: Iterable[str]) -> str | None:
     """Return the one of ``moves`` (lower case) named in brackets in ``text``, ``None`` if there are none or several."""
-    named = {inside.strip().lower() for inside in re.findall(r"\[([^\[\]]{1,20})\]", text)} & set(moves)
+    named = {inside.strip().lower() for inside in re.findall(r"\[([^\[\]]+)\]", text)} & set(moves)
     return named.pop() if len(named) == 1 else None
 
 

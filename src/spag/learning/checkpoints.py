@@ -21,6 +21,7 @@ import torch
 from accelerate.utils import DistributedType
 from torch.distributed.checkpoint.api import CheckpointException
 
+from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import FREE_TO_CHANGE
 from spag.core.errors import DataError, RunError
 from spag.learning.phase import Phase
@@ -54,9 +55,10 @@ def phase_fingerprint(phase: Phase) -> str:
 
 def earlier_work(phase: Phase, wanted: str, processes: int) -> tuple[dict[str, Any] | None, Path | None]:
     """Return a finished phase's result, or the checkpoint to resume from; delete stale files. For the first process."""
-    if (finished := finished_result(phase.output, wanted)) is not None:
+    online = isinstance(phase.settings, OnlineSettings)
+    if (finished := finished_result(phase.output, wanted, online=online)) is not None:
         return finished, None
-    resume_from = open_state(phase.output / "state", wanted)
+    resume_from = open_state(phase.output / "state", wanted, online=online)
     if resume_from is not None:
         check_resumable(resume_from, phase.settings.parallel, processes)
     return None, resume_from
@@ -119,17 +121,22 @@ def resuming(checkpoint: Path) -> AbstractContextManager[None]:
     return library_errors(explain, also=(CheckpointException, PickleError))
 
 
-def open_state(state: Path, wanted: str) -> Path | None:
+def open_state(state: Path, wanted: str, *, online: bool = True) -> Path | None:
     """Return the newest complete checkpoint with the fingerprint ``wanted``, and delete everything else in
-    ``state``; with another fingerprint also the online games beside it, which another policy played.
+    ``state``; with another fingerprint, in an online phase, also the games beside it, which another policy played.
 
-    Raises ``DataError`` for a checkpoint whose record of the steps was damaged.
+    Raises ``DataError`` for a checkpoint whose record of the steps was damaged, and ``RunError`` for a folder of that
+    name that is not ours.
     """
     label = state / "fingerprint"
     if state.is_dir() and not (label.is_file() and label.read_bytes() == wanted.encode()):
-        if any(state.iterdir()):
+        left = [path.name for path in state.iterdir() if not path.name.startswith(".")]  # unfinished writes are hidden
+        if foreign := [name for name in left if name != label.name and not name.startswith(_PREFIX)]:
+            raise RunError(f"{state}: holds {foreign[0]}, which no training wrote; choose another --output")
+        if left:
             logger.warning("%s is of other samples or settings; training starts over", state)
-        _discard_games(state.parent)  # before the state, which tells whose games they are
+        if online:
+            _discard_games(state.parent)  # before the state, which tells whose games they are
         discard_state(state)
     write_atomically(label, wanted)
     complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
@@ -150,9 +157,9 @@ class _Finished(msgspec.Struct):
     result: dict[str, Any]
 
 
-def finished_result(output: Path, wanted: str) -> dict[str, Any] | None:
+def finished_result(output: Path, wanted: str, *, online: bool = True) -> dict[str, Any] | None:
     """Return the result written by ``record_result`` for the same fingerprint; else delete it and partial models, and
-    with another fingerprint the online games beside it.
+    with another fingerprint, in an online phase, the games beside it.
 
     Raises ``DataError`` for a file of that name that ``record_result`` did not write.
     """
@@ -161,10 +168,10 @@ def finished_result(output: Path, wanted: str) -> dict[str, Any] | None:
     if finished is not None and finished.fingerprint == wanted and (output / "checkpoint").is_dir():
         discard_state(output / "state")
         return finished.result
-    if finished is not None and finished.fingerprint != wanted:  # before its record, which tells whose games they are
-        _discard_games(output)
+    if online and finished is not None and finished.fingerprint != wanted:
+        _discard_games(output)  # before its record, which tells whose games they are
     record.unlink(missing_ok=True)
-    for pattern in (".checkpoint-*", ".start-*", "snapshots/.*"):  # what a killed process was saving
+    for pattern in (".checkpoint.*", ".start.*", "snapshots/.*"):  # what a killed process was saving
         for leftover in output.glob(pattern):
             discard_state(leftover)
     return None

@@ -146,5 +146,5 @@ def _check_device(device: str, dtype: str, settings: UpdateSettings) -> None:
     if kind == "cpu" and dtype != "float32" and settings.parallel == "deepspeed":
         what = f"parallel=deepspeed with model.dtype={dtype} on the CPU"
         raise ConfigError(f"{what}: set model.dtype=float32, or parallel=fsdp")
-    if kind == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
+    if kind == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ConfigError("model.dtype=bfloat16: this GPU does not support it; use float16 or float32")

@@ -45,8 +45,8 @@ def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
 
 def _name_rows(axes: Axes, names: Iterable[str]) -> None:
     """Label the rows of a chart, the first on top."""
-    labels = [plain(name) for name in names]
-    axes.set(ylim=(len(labels) - 0.5, -0.5), yticks=range(len(labels)), yticklabels=labels)
+    texts = [*labels(names).values()]
+    axes.set(ylim=(len(texts) - 0.5, -0.5), yticks=range(len(texts)), yticklabels=texts)
     axes.tick_params(axis="y", length=0)
 
 
@@ -97,8 +97,8 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
             axes.text(column, row + 0.24, small, ha="center", va="center", color=color, fontsize=8.5)
     edges = np.arange(size + 1) - 0.5
     axes.pcolormesh(edges, edges, shares, cmap="cividis", vmin=0, vmax=100)
-    labels = [plain(name, 24 if size <= _LEVEL_LABELS else 18) for name in names]
-    axes.set(xticks=range(size), yticks=range(size), xticklabels=labels, yticklabels=labels, ylabel=first)
+    texts = [*labels(names, 24 if size <= _LEVEL_LABELS else 18).values()]
+    axes.set(xticks=range(size), yticks=range(size), xticklabels=texts, yticklabels=texts, ylabel=first)
     axes.set_xlabel(second, labelpad=8)
     axes.invert_yaxis()
     axes.xaxis.set_label_position("top")
@@ -130,6 +130,7 @@ def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str,
     lowest = min(min(values) for values in shares.values())
     centre = max(0.0, math.floor(10 * lowest - 0.3) / 10)
     angles = np.linspace(0, 2 * np.pi, len(tasks), endpoint=False)
+    texts = labels(figures)
     around = [*angles, angles[0]]
     figure = Figure(figsize=(WIDTH, WIDTH * 0.95))
     axes = figure.add_subplot(projection="polar")
@@ -139,7 +140,7 @@ def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str,
     for place, (name, values) in enumerate(shares.items()):
         color, marker = look(place)
         ring = [*values, values[0]]
-        axes.plot(around, ring, color=color, marker=marker, markersize=4.5, clip_on=False, label=plain(name))
+        axes.plot(around, ring, color=color, marker=marker, markersize=4.5, clip_on=False, label=texts[name])
         axes.fill(angles, values, color=color, alpha=0.06)
     axes.set_ylim(centre, 1.0)
     rings = np.arange(1, centre, -0.05 if centre >= 0.7 else -0.1 if centre >= 0.5 else -0.2)
@@ -153,7 +154,7 @@ def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str,
 
 def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     """Scores in % by task and model, with 95 % intervals (1.96 standard errors): ``value``, ``se`` by model, task."""
-    models = len(figures)
+    models, texts = len(figures), labels(figures)
     figure = Figure(figsize=(WIDTH, 0.95 + len(tasks) * (0.2 + 0.19 * models)))
     axes = figure.add_subplot()
     height = 0.84 / models
@@ -162,7 +163,7 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
         values = [100 * by_task[task]["value"] for task in tasks]
         errors = [196 * (by_task[task]["se"] or 0.0) for task in tasks]
         whiskers = {"ecolor": INK, "capsize": 2, "linewidth": 1}
-        axes.barh(where, values, height * 0.9, xerr=errors, error_kw=whiskers, color=look(place)[0], label=plain(name))
+        axes.barh(where, values, height * 0.9, xerr=errors, error_kw=whiskers, color=look(place)[0], label=texts[name])
     _name_rows(axes, tasks.values())
     axes.set_xlim(left=0)
     axes.grid(axis="x")
@@ -174,6 +175,24 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
 def look(place: int) -> tuple[str, str]:
     """Return the colour and marker for a position in the list of models."""
     return MODELS[place % len(MODELS)], MARKERS[place % len(MARKERS)]
+
+
+def labels(names: Iterable[str], longest: int = 24) -> dict[str, str]:
+    """Return the labels of names. Of names whose labels would be equal, only the parts that differ are shown."""
+    found = {name: plain(name, longest) for name in names}
+    for label in set(found.values()):
+        equal = [name for name in found if found[name] == label]
+        if len(equal) > 1:
+            parts = [name.split("/") for name in equal]
+            start, end = (_shared(one) for one in (parts, [own[::-1] for own in parts]))
+            texts = ("/".join(own[start : len(own) - end]) for own in parts)
+            found |= {name: plain(f"…{text}", longest) for name, text in zip(equal, texts, strict=True)}
+    return found
+
+
+def _shared(parts: Sequence[Sequence[str]]) -> int:
+    """Return how many of the first parts are equal in all of ``parts``."""
+    return next((at for at, own in enumerate(zip(*parts, strict=False)) if len(set(own)) > 1), 0)
 
 
 def plain(name: str, longest: int = 24) -> str:

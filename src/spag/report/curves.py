@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from spag.evaluation.intervals import Floats
 from spag.games.base import Game
 from spag.report.arena_tables import scored_how
-from spag.report.charts import is_number, look, plain
+from spag.report.charts import is_number, labels, look, plain
 from spag.report.html import role_color, spaced
 from spag.report.plot_files import INK, WIDTH
 
@@ -39,8 +39,12 @@ _OF_TRAINING = {
 }
 
 
-def training_curves(title: str, rows: Rows, game: Game) -> Figure:
-    """Loss (with each role's), distances from the reference and the engine, gradient and learning rate."""
+def training_curves(title: str, rows: Rows, game: Game, *, online: bool = False) -> Figure:
+    """Loss (with each role's), distances from the reference and the engine, gradient and learning rate.
+
+    Offline the distance is a mean of log-ratios on games of another policy, which may be negative.
+    """
+    titles = _OF_TRAINING if online else {**_OF_TRAINING, "kl": "log-ratio to the reference"}
     of_training = {name: _points(rows, name, 100 if name == "clip_fraction" else 1) for name in _OF_TRAINING}
     shown = {name: points for name, points in of_training.items() if points.size}
     of_roles = {role: _points(rows, f"loss_{role}") for role in game.roles}
@@ -51,7 +55,7 @@ def training_curves(title: str, rows: Rows, game: Game) -> Figure:
             for role, losses in of_roles.items():
                 _draw(axes, losses, role_color(role, game), label=spaced(role), linewidth=1.1)
         _smoothed(axes, points, INK)
-        _small(axes, _OF_TRAINING[name])
+        _small(axes, titles[name])
         axes.ticklabel_format(axis="y", scilimits=(-3, 4))
     if has_roles:
         _legend(figure)
@@ -78,15 +82,15 @@ def evaluation_curves(evaluations: Rows, game: Game) -> Figure:
     """One plot per role: per cent of evaluation games that the policy wins, next to those that it loses by its own
     illegal move, one line per opponent. Bands are 95 % intervals.
     """
-    opponents = list(dict.fromkeys(row["opponent"] for row in evaluations))
+    opponents = labels(row["opponent"] for row in evaluations)
     rates = {"win": "wins, %", "violation": "breaks the rules, %"}
     shown = [(role, rate) for role in game.roles for rate in rates]
     figure, grid = _grid(len(shown), f"{game.title}: held-out tasks", height=1.7)
     for axes, (role, rate) in zip(grid, shown, strict=True):
-        for number, opponent in enumerate(opponents):
+        for number, (opponent, shown_as) in enumerate(opponents.items()):
             met = [row for row in evaluations if row["opponent"] == opponent]
             points = [(row["step"], own[rate]) for row in met for own in row["roles"] if own["role"] == role]
-            label = f"against {plain(opponent)}" if axes is grid[0] else ""
+            label = f"against {shown_as}" if axes is grid[0] else ""
             _banded(axes, [(step, rate) for step, rate in points if rate["total"]], *look(number + 1), label)
         axes.set_ylim(-3, 103)
         _small(axes, f"as {spaced(role)}: {rates[rate]}")
@@ -108,11 +112,12 @@ def exact_curves(
     ``known``: metrics of models by name; those of ``start`` are drawn as lines, those of ``final`` as points at the
     last step. ``thinking``: whether the policy thinks in play.
     """
-    names = list(dict.fromkeys(name for row in evaluations for name in row["exact"]))
+    exact = {row["step"]: row["exact"] for row in evaluations}  # the same in the row of each opponent
+    names = list(dict.fromkeys(name for figures in exact.values() for name in figures))
     figure, grid = _grid(len(names), f"{game.title}: exact figures{scored_how(thinking=thinking)}")
     for axes, name in zip(grid, names, strict=True):
         first = name == names[0]
-        points = _points([{"step": row["step"], name: row["exact"].get(name)} for row in evaluations], name)
+        points = _points([{"step": step, **figures} for step, figures in exact.items()], name)
         _draw(axes, points, INK, label="policy" * first)
         if is_number(known.get(start, {}).get(name)):
             axes.axhline(known[start][name], color=look(1)[0], linestyle="--", label=plain(start) * first)

@@ -121,12 +121,12 @@ def exact_sentence(arena: Mapping[str, Any]) -> str:
     return f"{name.replace('_', ' ').capitalize()}, {how}: {', '.join(found)}." if found else ""
 
 
-def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Comparison] | None:
-    """Return the last model's name and its reasoning compared with the reference's: over all tasks that have a
-    geometric mean, or on the only one; ``None`` if there is neither.
+def reasoning_finding(reasoning: Mapping[str, Any], name: str = "") -> tuple[str, Comparison] | None:
+    """Return a model's name, by default the last one's, and its reasoning compared with the reference's: over all tasks
+    that have a geometric mean, or on the only one; ``None`` if there is neither.
     """
     models, reference, tasks = reasoning["models"], reasoning["reference"], reasoning["tasks"]
-    last = list(models)[-1]
+    last = name or list(models)[-1]
     if last == reference:
         return None
     if len(tasks) > 1:

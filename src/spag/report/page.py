@@ -16,11 +16,11 @@ from spag.report import charts, curves, run_tables
 from spag.report.arena_tables import change_table, pair_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
 from spag.report.html import capital, environment, game_style, plain_name, theme
-from spag.report.plot_files import plot_style, save_plot
+from spag.report.plot_files import plot_style, remove_others, save_plot
 from spag.report.showcase import pick_games
 from spag.runs.layout import PlannedModel
 from spag.runs.reading import RunFolder
-from spag.runs.records import GameFile, Json, SelfPlay, games_of
+from spag.runs.records import GameFile, Json, OnlinePhase, SelfPlay, games_of
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically
 
@@ -39,10 +39,12 @@ class ReadableRun(RunFolder):
         super().__init__(folder)
         vars(self)["damage"] = []
         if_damaged: dict[str, Any] = {"config": None, "game": get(DEFAULT), "stages": {}}  # others depend on these
-        if_damaged |= dict.fromkeys(("plays", "online", "evaluations", "opponents", "collapse"), ())
-        if_damaged |= dict.fromkeys(("arena", "reasoning"))
+        if_damaged |= {"plays": (), "online_phases": (), "arena": None, "reasoning": None}
         for name, absent in if_damaged.items():
             vars(self)[name] = self.part(partial(getattr, self, name), absent)
+        for phase in self.online_phases:
+            for name in ("rows", "evaluations", "opponents", "collapse"):
+                vars(phase)[name] = self.part(partial(getattr, phase, name), [])
 
     def part(self, read: Callable[[], Part], absent: Part) -> Part:
         """Return the result of ``read``, or ``absent`` if it raises a ``SpagError``, which is recorded."""
@@ -71,6 +73,7 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
     folder = run_folder / "report"
     with plot_style():
         plots = {name: save_plot(figure, name, says, folder / "plots") for name, says, figure in _plots(run)}
+    remove_others(folder / "plots", plots)
     style = (resources.files("spag.report") / "templates" / "style.css").read_text(encoding="utf-8")
     shown = {
         "run": run,
@@ -106,29 +109,37 @@ def _plots(run: ReadableRun) -> Drawn:
         yield "reasoning-bars", says, charts.reasoning_bars(labels, figures)
     for name, (game, plays) in _outcome_plots(run).items():
         yield name, f"How self-play games of {game.title} ended, by iteration", charts.outcome_shares(plays, game)
-    if run.online:
-        yield from _online_plots(run)
+    for phase in _shown_online(run):
+        yield from _online_plots(run, phase)
     played = {model.name: games_of(model)[0] for model in run.models}
     for name, rows in run.training.items():
         yield f"training-{name}", f"Training curves of {name}", curves.training_curves(name, rows, played[name])
 
 
-def _online_plots(run: ReadableRun) -> Drawn:
-    start = run.online_start
-    for game in run.online_games:
-        of_games, of_evaluations, of_exact = _online_names(game)
-        evaluations = [row for row in run.evaluations if row["game"] == game.name]
-        if any(name.startswith(f"{game.name}/{role}/") for row in run.online for name in row for role in game.roles):
+def _shown_online(run: ReadableRun) -> list[OnlinePhase]:
+    """Return the online phases that have finished a step."""
+    return [phase for phase in run.online_phases if phase.rows]
+
+
+def _online_plots(run: ReadableRun, phase: OnlinePhase) -> Drawn:
+    for game in phase.games:
+        of_games, of_evaluations, of_exact = _online_names(run, phase, game)
+        evaluations = [row for row in phase.evaluations if row["game"] == game.name]
+        if any(name.startswith(f"{game.name}/{role}/") for row in phase.rows for name in row for role in game.roles):
             says = f"Figures of the games of each online step by role, {game.title}"
-            yield of_games, says, curves.role_curves(run.online, game)
+            yield of_games, says, curves.role_curves(phase.rows, game)
         if evaluations:
             says = f"Evaluations between online steps by role, {game.title}"
             yield of_evaluations, says, curves.evaluation_curves(evaluations, game)
         if any(row["exact"] for row in evaluations):
             says, known = f"Exact figures of the policy by online step, {game.title}", run.exact_figures(game)
-            thinks, final = run.online_thinks, run.online_name
-            yield of_exact, says, curves.exact_curves(evaluations, game, start, known, final, thinking=thinks)
-    yield "online-training", "Training figures by online step", curves.training_curves("Training", run.online, run.game)
+            yield (
+                of_exact,
+                says,
+                curves.exact_curves(evaluations, game, phase.model.start, known, phase.name, thinking=phase.thinks),
+            )
+    of_training = curves.training_curves("Training", phase.rows, phase.games[0], online=True)
+    yield _stem(run, phase, "training"), "Training figures by online step", of_training
 
 
 def _outcome_plots(run: ReadableRun) -> dict[str, tuple[Game, list[SelfPlay]]]:
@@ -137,9 +148,14 @@ def _outcome_plots(run: ReadableRun) -> dict[str, tuple[Game, list[SelfPlay]]]:
     return {f"outcomes-{plain_name(game)}" if len(found) > 1 else "outcomes": (game, plays) for game, plays in found}
 
 
-def _online_names(game: Game) -> list[str]:
+def _online_names(run: ReadableRun, phase: OnlinePhase, game: Game) -> list[str]:
     """Return the file names of a game's plots: of its games, evaluations and exact metrics."""
-    return [f"online-{plain_name(game)}{kind}" for kind in ("", "-evaluations", "-exact")]
+    return [f"{_stem(run, phase, plain_name(game))}{kind}" for kind in ("", "-evaluations", "-exact")]
+
+
+def _stem(run: ReadableRun, phase: OnlinePhase, what: str) -> str:
+    """Return the file name of a plot of online steps, which names the phase if the run has several."""
+    return f"online-{phase.name}-{what}" if len(_shown_online(run)) > 1 else f"online-{what}"
 
 
 def _arena(run: ReadableRun) -> dict[str, Any]:
@@ -185,22 +201,26 @@ def _selfplay(run: ReadableRun) -> dict[str, Any]:
 
 
 def _online(run: ReadableRun) -> dict[str, Any]:
-    """Return the tables of online training by game, and where its time went."""
-    if not run.online:
-        return {"online": None}
-    tables = partial(run_tables.evaluation_tables, run.evaluations, run.opponents, thinking=run.online_thinks)
+    """Return for each online phase the tables of its games, and where its time went."""
+    return {"online": [_online_phase(run, phase) for phase in _shown_online(run)]}
+
+
+def _online_phase(run: ReadableRun, phase: OnlinePhase) -> dict[str, Any]:
+    tables = partial(run_tables.evaluation_tables, phase.evaluations, phase.opponents, thinking=phase.thinks)
     return {
-        "online": run.online,
-        "online_plots": {game: _online_names(game) for game in run.online_games},
-        "online_tables": {game: tables(game, run.exact_figures(game), run.online_name) for game in run.online_games},
-        "online_time": run_tables.time_table(run.online),
-        "evaluating_s": sum(row["evaluate_s"] for row in run.online if charts.is_number(row.get("evaluate_s"))),
+        "phase": phase,
+        "plots": {game: _online_names(run, phase, game) for game in phase.games},
+        "training": _stem(run, phase, "training"),
+        "tables": {game: tables(game, run.exact_figures(game), phase.name) for game in phase.games},
+        "time": run_tables.time_table(phase.rows),
+        "evaluating_s": sum(row["evaluate_s"] for row in phase.rows if charts.is_number(row.get("evaluate_s"))),
     }
 
 
 def _games(run: ReadableRun) -> dict[str, Any]:
     """Return games of the last online step or iteration, or of the arena."""
-    names, last = {"arena", *(play.name for play in run.plays)}, run.last_online and run.last_online.name
+    names = {"arena", *(play.name for play in run.plays)}
+    last = run.online_phases[-1].name if run.online_phases else ""
     played = (one for one in run.sources() if one.name in names or (one.step is not None and one.phase == last))
     found = [source for source in played if source.path.stat().st_size]
     if not found:

@@ -7,7 +7,7 @@ settings.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -18,6 +18,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from spag.storage.disk import storage_errors
 from spag.storage.store import write_atomically
 
 INK, GRID = "#33363f", "#d3d7de"
@@ -26,6 +27,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH = 5.2
 """Inches: at 72 points per inch about the width of a phone, so that letters keep their size there."""
 _LARGEST = 1.45  # how many times its size a plot grows on a wide screen
+_PLOTS = ("ratings", "win-matrix", "reasoning-", "outcomes", "online-", "training-")  # names, or their beginnings
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # shipped with matplotlib, so it is the same everywhere
     "font.size": 10.5,
@@ -76,6 +78,14 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Markup:
     write_atomically(folder / f"{name}.png", png)
     write_atomically(folder / f"{name}.svg", on_white.encode())
     return Markup(_inlined(svg, name, says))  # matplotlib's own markup, with texts escaped
+
+
+def remove_others(folder: Path, names: Collection[str]) -> None:
+    """Remove the plots of an earlier report that are not among ``names``. Raises ``StorageError``."""
+    with storage_errors(folder):
+        for path in (*folder.glob("*.png"), *folder.glob("*.svg")):
+            if path.stem not in names and path.stem.startswith(_PLOTS):
+                path.unlink(missing_ok=True)
 
 
 def _saved(figure: Figure, name: str, kind: str, **options: Any) -> bytes:

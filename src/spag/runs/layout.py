@@ -138,7 +138,8 @@ def check_free(output: Path) -> None:
     """Raise ``RunError`` if ``output`` is in the folder of a run's training, where only the run may write."""
     inside = output.resolve()
     for run in inside.parents:
-        stages = Manifest.open(run).stages if (run / "manifest.json").is_file() else ()
+        ours = (run / "manifest.json").is_file() and (run / "config.yaml").is_file()  # other tools have a manifest.json
+        stages = Manifest.open(run).stages if ours else ()
         folders = [run / stage.removesuffix("/train") for stage in stages if stage.endswith("/train")]
         if any(map(inside.is_relative_to, folders)):
             what = f"{output}: belongs to the run {run}, whose next stages build on it"

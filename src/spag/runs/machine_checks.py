@@ -139,7 +139,7 @@ def _playing_processes(config: RunConfig, gpus: int) -> Iterator[tuple[str, int,
     if each == 1 or not gpus or not online or by_actors or backend_here(config) is not Backend.VLLM:
         return
     if config.cluster.address:
-        what = f"a training process on Ray has one GPU and cannot play on {each}"
+        what = f"on Ray, each training process has one GPU and cannot run an engine on {each}"
         raise ConfigError(f"engine.tensor_parallel x engine.data_parallel={each}: {what}; set cluster.online_workers")
     for number, settings in online.items():
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or process_count(config.model, settings)

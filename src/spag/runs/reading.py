@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig, RunConfig
-from spag.core.errors import RunError
+from spag.core.errors import DataError, RunError
 from spag.evaluation.result_files import load_health, load_reasoning, load_results
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, game_of, get, settings_of
@@ -22,7 +22,6 @@ from spag.runs import records
 from spag.runs.execute import resolve_dtype
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
 from spag.runs.records import (
-    CollapseWarning,
     GameFile,
     Json,
     OnlinePhase,
@@ -38,11 +37,6 @@ from spag.storage.episodes import read_episodes
 from spag.storage.manifest import Manifest
 
 _WAITING: Json = {"status": "waiting", "seconds": 0.0}
-
-
-def thinks_online(model: PlannedModel) -> bool:
-    """Tell whether players think in the online steps that train a model."""
-    return model.is_online and bool(model.phase.settings.sampling.thinking.enabled)
 
 
 @dataclass(frozen=True)
@@ -111,6 +105,12 @@ class RunFolder:
         """Whether one of ``stages`` is to be redone."""
         return any(self.stages.get(name, {}).get("status") == "waiting" for name in stages)
 
+    def _is_stale(self, stage: str) -> bool:
+        """As ``_waits``; not if the manifest is damaged, which ``stages`` reports."""
+        with suppress(DataError):
+            return self._waits(stage)
+        return False
+
     def results(self, stage: str) -> Json:
         """Return the results of a stage; empty until it is done."""
         return dict(self.stages.get(stage, {}).get("results") or {})
@@ -164,17 +164,21 @@ class RunFolder:
         if self.folder.is_file():
             yield GameFile(self.folder.stem.encode(errors="replace").decode(), self.folder)
             return
+        last_online = next((model for model in reversed(self.models) if model.is_online), None)
         for model in self.models:
             if TEACHER in getattr(model.phase.settings, "episodes", ()):
                 yield GameFile(TEACHER, teacher_path(model.game.build()))
+            stage = f"{model.folder}/{'train' if model.is_online else 'play'}"
+            if self._is_stale(stage):
+                continue
             if (path := self.folder / model.folder / EPISODES).is_file():
                 yield GameFile(model.name, path)
             if model.is_online:
-                prefix = "" if model.name == self.online_name else f"{model.name}-"
+                prefix = "" if model is last_online else f"{model.name}-"
                 for name, step, path in online_files(self.folder / model.folder):
                     yield GameFile(prefix + name, path, model.name, step)
         for name in ("arena", ""):
-            if (path := self.folder / name / EPISODES).is_file():
+            if (path := self.folder / name / EPISODES).is_file() and not self._is_stale(name):
                 yield GameFile(name or "episodes", path)
 
     @cached_property
@@ -209,68 +213,20 @@ class RunFolder:
         """The online phases that have begun."""
         found = []
         for model in self.models:
-            if model.is_online and (folder := self.folder / model.folder).is_dir():
+            folder, waits = self.folder / model.folder, self._waits(f"{model.folder}/train")
+            if model.is_online and folder.is_dir() and not waits:
                 stopped = str(self.results(f"{model.folder}/train").get("stopped", ""))
-                found.append(OnlinePhase(model.name, folder, games_of(model), model.phase.settings.steps, stopped))
+                found.append(OnlinePhase(model, folder, stopped))
         return found
 
-    @property
-    def online_name(self) -> str:
-        """The model of the last online phase; empty if there is none. Report and web pages show that phase's steps."""
-        return next((model.name for model in reversed(self.models) if model.is_online), "")
-
-    @property
-    def online_start(self) -> str:
-        """The initial model of the last online phase; empty if there is none."""
-        return next((model.start for model in reversed(self.models) if model.is_online), "")
-
-    @property
-    def online_thinks(self) -> bool:
-        """Whether players think in the last online phase that has begun."""
-        last = self.last_online
-        return any(thinks_online(model) for model in self.models if last and model.name == last.name)
-
-    @property
-    def last_online(self) -> OnlinePhase | None:
-        """The last online phase that has begun."""
-        return self.online_phases[-1] if self.online_phases else None
-
-    @cached_property
-    def online(self) -> list[Json]:
-        """The metrics of every finished step of the last online phase, oldest first."""
-        return self.last_online.rows() if self.last_online else []
-
     def steps_of(self, name: str) -> list[Json]:
-        """Return the metrics of every online step that trained a model; none unless the last online phase did."""
-        return self.online if self.last_online and self.last_online.name == name else []
-
-    @cached_property
-    def online_games(self) -> list[Game]:
-        """The games that the last online phase plays."""
-        return self.last_online.games if self.last_online else [self.game]
-
-    @cached_property
-    def evaluations(self) -> list[Json]:
-        """The evaluations between steps, oldest first: results against each opponent by role, and exact metrics."""
-        return records.read_evaluations(self.last_online.folder) if self.last_online else []
-
-    @cached_property
-    def opponents(self) -> list[Json]:
-        """The policy's results against each opponent after the last step; empty if it met only itself."""
-        return records.read_opponents(self.last_online.folder) if self.last_online else []
-
-    @cached_property
-    def collapse(self) -> list[CollapseWarning]:
-        """The collapse warnings, in order."""
-        return records.read_collapse(self.last_online.folder) if self.last_online else []
-
-    @property
-    def stopped(self) -> str:
-        """Why the last online phase ended before its last step; empty if it did not."""
-        return self.last_online.stopped if self.last_online else ""
+        """Return the metrics of every online step that trained a model."""
+        return next((phase.rows for phase in self.online_phases if phase.name == name), [])
 
     def metrics(self, model: PlannedModel, last_bytes: int | None = None) -> list[Json]:
         """Return the logged updates of a model's training, oldest first; for a long file, those in its last bytes."""
+        if self._is_stale(f"{model.folder}/train"):
+            return []
         return read_metrics(self.folder / model.folder, last_bytes)
 
     def health(self, model: PlannedModel) -> Json | None:

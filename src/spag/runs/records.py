@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -73,17 +74,51 @@ class SelfPlay:
 
 @dataclass(frozen=True)
 class OnlinePhase:
-    """An online phase: its model's name, its folder, its games, and why it ended early (else empty)."""
+    """An online phase that has begun: the model that it trains, its folder, and why it ended early (else empty).
 
-    name: str
+    Each part is read once, on first use; a damaged one raises ``DataError`` naming file and field.
+    """
+
+    model: PlannedModel
     folder: Path
-    games: list[Game]
-    steps: int
     stopped: str = ""
 
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def steps(self) -> int:
+        return int(self.model.phase.settings.steps)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether players think."""
+        return bool(self.model.phase.settings.sampling.thinking.enabled)
+
+    @cached_property
+    def games(self) -> list[Game]:
+        return games_of(self.model)
+
+    @cached_property
     def rows(self) -> list[Json]:
-        """Return the metrics of every finished step, oldest first."""
+        """The metrics of every finished step, oldest first."""
         return read_metrics(self.folder)
+
+    @cached_property
+    def evaluations(self) -> list[Json]:
+        """The evaluations between steps, oldest first: results against each opponent by role, and exact metrics."""
+        return _read_evaluations(self.folder / "evaluations.jsonl")
+
+    @cached_property
+    def opponents(self) -> list[Json]:
+        """The policy's results against each opponent after the last step; empty if it met only itself."""
+        return _read_opponents(self.folder / "opponents.jsonl")
+
+    @cached_property
+    def collapse(self) -> list[CollapseWarning]:
+        """The collapse warnings, in order."""
+        return _read_collapse(self.folder / "warnings.jsonl")
 
 
 class _Results(TypedDict, total=False):
@@ -118,9 +153,7 @@ def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:
     yield from ((name, step if kind == "episodes" else None, path) for step, kind, name, path in sorted(found))
 
 
-def read_evaluations(phase: Path) -> list[Json]:
-    """Return the evaluations in the folder of a phase. Raises ``DataError`` naming file and field."""
-    path = phase / "evaluations.jsonl"
+def _read_evaluations(path: Path) -> list[Json]:
     rows = [
         checked(path, "a row", row, step=int, game=str, opponent=str, roles=list, exact=dict) for row in read_rows(path)
     ]
@@ -135,9 +168,7 @@ def read_evaluations(phase: Path) -> list[Json]:
     return rows
 
 
-def read_opponents(phase: Path) -> list[Json]:
-    """Return the results against each opponent after the last step, if the policy met others. Raises ``DataError``."""
-    path = phase / "opponents.jsonl"
+def _read_opponents(path: Path) -> list[Json]:
     rows = [checked(path, "a row", row, step=int, opponents=list) for row in read_rows(path)]
     for row in rows:
         for one in row["opponents"]:
@@ -146,9 +177,7 @@ def read_opponents(phase: Path) -> list[Json]:
     return list(rows[-1]["opponents"]) if rows else []
 
 
-def read_collapse(phase: Path) -> list[CollapseWarning]:
-    """Return the warnings in the folder of a phase, in order. Raises ``DataError`` naming file and field."""
-    path = phase / "warnings.jsonl"
+def _read_collapse(path: Path) -> list[CollapseWarning]:
     ended: list[CollapseWarning] = []
     shown: dict[str, CollapseWarning] = {}
     for row in read_rows(path):

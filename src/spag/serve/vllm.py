@@ -1,5 +1,6 @@
 """vLLM's own server: its command line for the models to serve. Imports no vLLM."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +53,10 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
         options["trust-remote-code"] = []
     if adapters:
         options |= {"enable-lora": [], "max-lora-rank": max_lora_rank(adapters.values()), "max-loras": len(adapters)}
-        options["lora-modules"] = [f"{name}={adapter.folder}" for name, adapter in adapters.items()]
+        # as JSON: vLLM splits NAME=PATH at the first =, and refuses a comma in it
+        options["lora-modules"] = [
+            json.dumps({"name": name, "path": str(one.folder)}) for name, one in adapters.items()
+        ]
     command = ["vllm", "serve", folder]
     for option, value in options.items():
         command += [f"--{option}", *map(str, value if isinstance(value, list) else [value])]

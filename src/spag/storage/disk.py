@@ -17,8 +17,10 @@ from spag.core.errors import RunError, StorageError
 _FIXES = {
     "free space, then run again to resume": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     "fix rights, then run again to resume": (errno.EACCES, errno.EPERM, errno.EROFS),
-    "choose another output": (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
-}
+    "choose another output": (
+        errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
+    ),
+}  # fmt: skip
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",

@@ -52,9 +52,14 @@ def changed_files(files: Mapping[str, Path], known: Mapping[str, FileRecord]) ->
 
     A model that was not recorded, or of which no file is there, as on another machine, has not changed.
     """
-    models = {name.rpartition("/")[0] for name in files} & {name.rpartition("/")[0] for name in known}
-    names = sorted(name for name in {*files, *known} if name.rpartition("/")[0] in models)
+    models = set(map(_model_of, files)) & set(map(_model_of, known))
+    names = sorted(name for name in {*files, *known} if _model_of(name) in models)
     return [name for name in names if name not in files or name not in known or not _is_same(files[name], known[name])]
+
+
+def _model_of(name: str) -> str:
+    """Return the model of a file: its folder, or a GGUF file itself, of which a folder may hold several."""
+    return name if name.endswith(".gguf") else name.rpartition("/")[0]
 
 
 def lost_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:

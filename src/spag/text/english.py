@@ -41,6 +41,9 @@ _IRREGULAR = {
 }  # fmt: skip
 # "the found", "a cooler": no form of a verb there
 NOUNS_TOO = _HOMOGRAPHS.keys() - {"people", "data"} | {"closer", "cooler", "dimmer"}
+# As a target, each stands for itself only: cool does not give a cooler away. But shake gives shook away, big bigger,
+# and mechanic mechanics.
+_HEADWORDS = _HOMOGRAPHS.keys() | {"closer", "clothing", "cooler", "dimmer", "flatter", "slew"}
 # Headwords that only look like an inflection of another word: evening is not even+ing for any reader.
 _NO_INFLECTION = frozenset([
     "bare", "corps", "evening", "gas", "herring", "inning", "lens", "morning", "news", "notting", "pudding", "redding",
@@ -124,10 +127,8 @@ def is_known(word: str) -> bool:
 
 def target_bases(word: str) -> frozenset[str]:
     """Return the base forms of a target. A headword has only its own: ``leave`` does not say ``left``."""
-    own = word in _HOMOGRAPHS or (word not in _IRREGULAR and word == _lemma(word[:LONGEST_WORD]))
-    if own and (word in _HOMOGRAPHS or is_known(word)):
-        return frozenset((word,))
-    return word_bases(word)
+    regular = word not in _IRREGULAR and word == _lemma(word[:LONGEST_WORD]) and is_known(word)
+    return frozenset((word,)) if word in _HEADWORDS or regular else word_bases(word)
 
 
 @cache

@@ -81,7 +81,7 @@ class _Dictionary:
         return frozenset(bases.union(*map(self._singulars, parts)))
 
     def _singulars(self, word: str) -> set[str]:
-        """Return the nouns whose plural ``word`` is, where the dictionary has only the form of a verb: flores."""
+        """Return what ``plurals`` make of ``word``, unless the dictionary lists that itself: flores gives flor."""
         nouns = {word.removesuffix(plural) + end for plural, end in self.plurals.items() if word.endswith(plural)}
         if not self.lemmas(word).isdisjoint({word, *nouns}):
             return set()
@@ -112,8 +112,9 @@ def lexicon_of(language: str, letters: str, endings: str, **more: Any) -> Lexico
     """Return the lexicon of ``language`` from the ``lexicon`` section of its file.
 
     ``letters``: accented letters that tell words apart; ``endings``: what inflection appends to a word; ``plurals``:
-    their endings and those of the singular; ``short_words``: the words of one letter; ``spellings``: how a letter is
-    written where a keyboard lacks it (ä: ae). A word that the dictionary lacks may be one without its accents.
+    their endings and those of the singular, or of a verb with a pronoun and the verb; ``short_words``: the words of one
+    letter; ``spellings``: how a letter is written where a keyboard lacks it (ä: ae). A word that the dictionary lacks
+    may be one without its accents.
     """
     of = _Dictionary(language, letters, tuple(endings.split()), **more)
     bases, is_word = lru_cache(maxsize=1 << 17)(of.bases), lru_cache(maxsize=4096)(of.is_word)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -76,7 +77,7 @@ def _check(path: Path) -> RunFolder:
     run = RunFolder(path)
     if path.is_file():
         with path.open("rb") as stream:
-            if stream.read(64).lstrip().startswith(b"["):
+            if stream.read(64).removeprefix(BOM_UTF8).lstrip().startswith(b"["):
                 raise RunError(f"{path}: a JSON list; import it first: spag import episodes {path} --output FILE")
     elif not path.is_dir():
         raise RunError(f"{path}: no such run folder or file of episodes")

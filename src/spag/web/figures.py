@@ -14,15 +14,15 @@ from spag.report.arena_tables import scored_how
 from spag.report.cells import with_minus
 from spag.report.html import curve, spaced
 from spag.runs.layout import describe_phases
-from spag.runs.reading import RunFolder, thinks_online
-from spag.runs.records import OnlinePhase, read_collapse, read_evaluations, read_opponents
+from spag.runs.reading import RunFolder
+from spag.runs.records import OnlinePhase
 
 Rows = Sequence[Mapping[str, Any]]
 TryRead = Callable[[Callable[[], Any]], Any]  # reads a part of the run; None if it is damaged
 _TAIL_BYTES = 1 << 17  # rows of metrics.jsonl
 _OF_TRAINING = {
     "loss": ("loss", "%.3f"),
-    "kl": ("KL", "%.3f"),
+    "kl": ("log-ratio to the reference", "%.3f"),
     "learning_rate": ("learning rate", "%.1e"),
     "samples_per_second": ("samples/s", "%.2f"),
 }
@@ -64,8 +64,7 @@ def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
         steps, cards = None, []
         for model in models:
             if model.name in online:
-                thinking = thinks_online(model)
-                steps = read(partial(online_figures, online[model.name], read, thinking=thinking))
+                steps = read(partial(online_figures, online[model.name], read))
             elif not model.is_online and (rows := read(partial(run.metrics, model, _TAIL_BYTES))):
                 cards.append(training_card(model.name, rows))
         if steps or cards:
@@ -80,19 +79,16 @@ def training_card(name: str, rows: Rows) -> dict[str, Any]:
     return {"name": name, "step": rows[-1]["step"], "losses": _values(rows, "loss"), "latest": latest}
 
 
-def online_figures(phase: OnlinePhase, read: TryRead, *, thinking: bool) -> dict[str, Any] | None:
-    """Return the overview's part about an online phase; ``None`` before its first step is finished.
-
-    ``thinking``: whether its players think.
-    """
-    rows, games = phase.rows(), phase.games
-    evaluations = read(partial(read_evaluations, phase.folder)) or []
-    opponents = read(partial(read_opponents, phase.folder)) or []
-    warnings = read(partial(read_collapse, phase.folder)) or []
+def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
+    """Return the overview's part about an online phase; ``None`` before its first step is finished."""
+    rows, games = phase.rows, phase.games
+    evaluations, opponents, warnings = (
+        read(partial(getattr, phase, name)) or [] for name in ("evaluations", "opponents", "collapse")
+    )
     if not rows:
         return None
     latest = {(row["game"], row["opponent"]): row for row in evaluations}
-    cards = [*_exact_cards(evaluations, games, thinking), *_step_cards(rows, games)]
+    cards = [*_exact_cards(evaluations, games, phase.thinks), *_step_cards(rows, games)]
     return {
         "phase": phase,
         "step": rows[-1]["step"],

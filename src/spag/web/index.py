@@ -10,6 +10,7 @@ import os
 import sqlite3
 import threading
 import weakref
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -176,7 +177,8 @@ class GameIndex:
         try:
             with path.open("rb") as stream:
                 stream.seek(found[0][0])
-                return episode_of(msgspec.json.decode(stream.read(found[0][1]), type=dict[str, Any]), place)
+                line = stream.read(found[0][1]).removeprefix(BOM_UTF8)
+            return episode_of(msgspec.json.decode(line, type=dict[str, Any]), place)
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from error
         except _UNREADABLE as error:
@@ -250,6 +252,7 @@ def _is_game(line: bytes, kinds: Mapping[str, Game]) -> bool:
 
 def _read(line: bytes, place: str, kinds: Mapping[str, Game]) -> tuple[tuple[Any, ...], str]:
     """Return the columns of a game from ``game`` on, and its text for search."""
+    line = line.removeprefix(BOM_UTF8)
     row = _ROWS.decode(line)
     game = kinds.get(row.game)
     if game is None:

@@ -33,7 +33,8 @@ _LOOK_S = 0.05
 router = APIRouter(default_response_class=HTMLResponse)
 
 
-def session_of(request: Request, site: TheSite) -> Session | None:
+# Plain functions would run in worker threads, but sessions and games have no lock.
+async def session_of(request: Request, site: TheSite) -> Session | None:
     """Dependency: the visitor's session, if any."""
     return site.sessions.find(cookie_of(request, SESSION_COOKIE))
 
@@ -41,7 +42,7 @@ def session_of(request: Request, site: TheSite) -> Session | None:
 TheSession = Annotated[Session | None, Depends(session_of)]
 
 
-def match_of(match_id: str, session: TheSession) -> WebMatch:
+async def match_of(match_id: str, session: TheSession) -> WebMatch:
     """Dependency: a game of this visitor; other visitors' games are not found."""
     match = session.get(match_id) if session is not None else None
     if match is None:

@@ -104,7 +104,7 @@ def steps(
     if chosen is None:
         raise HTTPException(404, "No online steps here: the phase has not begun, or the run has none of that name.")
     try:
-        figures = chosen.rows()
+        figures = chosen.rows
     except SpagError as error:
         figures, fault = [], site.short(error)
     ended = {name: queries.counts_by_step(own, chosen.name) for name, own in counts.items()}
@@ -197,6 +197,6 @@ async def on_error(request: Request, error: Exception) -> Response:
         first = error.errors()[0]
         status, message = 422, f"{first['loc'][-1]}: {str(first['msg']).lower()}"
     title = "Not found" if status == 404 else "That did not work"
-    return site_of(request).page(
-        request, "_error.html" if is_swap(request) else "error.html", status, title=title, message=message
-    )
+    site, template = await site_of(request), "_error.html" if is_swap(request) else "error.html"
+    shown = {} if site.access.admits(request) else {"run": ""}  # as at LOGIN
+    return site.page(request, template, status, title=title, message=message, **shown)

@@ -30,6 +30,7 @@ LOGIN = "/login"
 MOST_BYTES = 64 * 1024  # of a request's body
 REQUEST_S = 300.0
 IDLE_S = 600.0
+NO_TOKEN = 401, "A token is required: Authorization: Bearer TOKEN."
 _SHORTEST_TOKEN = 16
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _HEADERS = {
@@ -73,9 +74,15 @@ class Access:
         if self.token is None and not is_loopback(self.host):
             needs = f"a token is required beyond loopback; give --token or set {TOKEN_VARIABLE}"
             raise ConfigError(f"--host {self.host}: {needs}")
-        if self.token is not None and len(self.token) < _SHORTEST_TOKEN:
+        if self.token is None:
+            return
+        token = self.token.strip()  # headers lose such white space; a file from Windows ends in \r
+        if len(token) < _SHORTEST_TOKEN:
             fix = f"use at least {_SHORTEST_TOKEN}: openssl rand -hex 16"
-            raise ConfigError(f"the token has {len(self.token)} characters; {fix}")
+            raise ConfigError(f"the token has {len(token)} characters; {fix}")
+        if not (token.isascii() and token.isprintable()):
+            raise ConfigError("the token has characters that headers cannot carry; use ASCII: openssl rand -hex 16")
+        object.__setattr__(self, "token", token)
 
     def is_foreign(self, host: str) -> bool:
         """Tell whether a request to a loopback address has another name in ``Host``."""
@@ -87,7 +94,7 @@ class Access:
 
     def is_token(self, offered: str) -> bool:
         """Compare in constant time."""
-        return self.token is not None and hmac.compare_digest(offered.encode(), self.token.encode())
+        return self.token is not None and hmac.compare_digest(offered.strip().encode(), self.token.encode())
 
     @property
     def cookie(self) -> str:
@@ -99,7 +106,7 @@ class Access:
         if self.token is None:
             return True
         scheme, _, offered = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(offered.strip()):
+        if scheme.lower() == "bearer" and self.is_token(offered):
             return True
         return hmac.compare_digest(cookie_of(request, TOKEN_COOKIE).encode(), self.cookie.encode())
 
@@ -141,6 +148,16 @@ class Guard:
             return Response(status_code=401, headers={"hx-redirect": LOGIN})
         is_page = "text/html" in headers.get("accept", "")
         return RedirectResponse(LOGIN, 303) if is_page else PlainTextResponse("A token is required.", 401)
+
+
+def fault_of_site(access: Access, headers: Headers) -> tuple[int, str] | None:
+    """Return status and text that refuse a request under another name, or from a page of another site."""
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if access.is_foreign(host):
+        return 421, "This server answers to localhost only, and not under the name that was asked for."
+    if origin is not None and origin.partition("://")[2] != host:
+        return 403, "This server does not answer pages of other sites."
+    return None
 
 
 def fault_of_length(headers: Headers, most_bytes: int) -> tuple[int, str] | None:
@@ -215,14 +232,9 @@ class ApiGuard:
     def _refusal(self, scope: Scope) -> Response | None:
         """Return why a request is refused; ``None`` if it may pass."""
         headers = Headers(scope=scope)
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if self.access.is_foreign(host):
-            return refusal(421, "This server answers to localhost only, and not under the name that was asked for.")
-        if origin is not None and origin.partition("://")[2] != host:
-            return refusal(403, "This server does not answer pages of other sites.")
-        if not self.access.admits(HTTPConnection(scope)):
-            return refusal(401, "A token is required: Authorization: Bearer TOKEN.")
-        if scope["type"] == "websocket" or scope["method"] in _SAFE_METHODS:
-            return None
-        fault = fault_of_length(headers, self.most_bytes)
+        fault = fault_of_site(self.access, headers)
+        if fault is None and not self.access.admits(HTTPConnection(scope)):
+            fault = NO_TOKEN
+        if fault is None and scope["type"] != "websocket" and scope["method"] not in _SAFE_METHODS:
+            fault = fault_of_length(headers, self.most_bytes)
         return refusal(*fault) if fault else None

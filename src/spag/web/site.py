@@ -132,7 +132,7 @@ class Site:
         return HTMLResponse(self.render(request, template, **context), status_code)
 
 
-def site_of(request: Request) -> Site:
+async def site_of(request: Request) -> Site:
     """Dependency: the site of this application."""
     site: Site = request.app.state.site
     return site

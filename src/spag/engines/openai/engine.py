@@ -201,8 +201,9 @@ def _read_reply(response: Any, request: Request) -> Completion:
     try:
         reply = response.parse()
         choice, usage = reply.choices[0], reply.usage
-        text = choice.message.content or ""
-        tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+        # Gemini's endpoint at times omits counts, and the message of a reply that it cut or filtered.
+        text = "" if choice.message is None and choice.finish_reason else choice.message.content or ""
+        tokens = (getattr(usage, "prompt_tokens", None) or 0, getattr(usage, "completion_tokens", None) or 0)
         is_valid = isinstance(text, str) and min(tokens) >= 0
     except (AttributeError, IndexError, TypeError, ValueError, RecursionError):  # the package checks nothing
         is_valid = False

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from dataclasses import MISSING, fields
 from functools import partial
 
 import msgspec
@@ -54,6 +55,12 @@ def check_figures(game: Game, seed: int) -> None:
         assert figure.label and figure.role in (None, *game.roles), f"figure {name} needs a label and a role, or None"
         assert figure.of in (None, *names), f"figure {name} is a share of {figure.of!r}, which is no figure"
         assert limit is None or (0 < limit <= 1 and figure.warning), f"figure {name}: a limit needs a warning"
+
+
+def check_settings_have_defaults(game: Game, seed: int) -> None:
+    settings = fields(game)  # type: ignore[arg-type]  # a game is a dataclass, which no protocol can say
+    bare = [one.name for one in settings if one.default is MISSING and one.default_factory is MISSING]
+    assert not bare, f"a game is made by its name alone, so settings need defaults; these have none: {bare}"
 
 
 def check_settings_make_the_same_game(game: Game, seed: int) -> None:

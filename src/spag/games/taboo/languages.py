@@ -51,7 +51,7 @@ class Grammar:
     ]
     asks: Annotated[Pattern, r"(?<![\w'])<asks>(?!\w)"]
     short: Annotated[Pattern, r"<short>\b"]
-    cue: Annotated[Pattern, r'(?<!\w)<cue>[\s!.,:;\-—–"]*(?:<joins> )?$']
+    cue: Annotated[Pattern, r'(?<!\w)<cue>[\s!.,:;\-—–"¡]*(?:<joins> )?$']
     hedged_cue: Annotated[Pattern, r"(?<!\w)<hedged_cue>[\s:,]*$"]
     firm: Annotated[Pattern, r"<firm>$"]
     negation: Annotated[Pattern, r"[ ]?<negation>\b"]

@@ -20,8 +20,9 @@ from spag.text.words import parse_words
 _ANSWER = re.compile(
     r"(?:(?:my |the )?answer(?:er)?(?: says)?: ?)?"
     r"(?:yes|yeah|yep|no|nope|sometimes|usually|often|rarely|partly|maybe|it depends|not sure|i don't know)"
-    r"(?:[,.;!]? (?:it|they|this|that|one|you|people|some) "
-    r"(?:is|are|was|were|do|does|did|can|could|has|have|had|will|would|may|might)(?:n't|'t|not| not)?)?[.!]*"
+    r"(?:[,.;!]? (?:(?:it|they|this|that|there|one|you|people|some) "
+    r"(?:(?:is|are|was|were|do|does|did|can|could|has|have|had|will|would|may|might)(?:n't|'t|not| not)?|won't)"
+    r"|(?:it|this|that|there|one)'s not|(?:they|you)'re not))?[.!]*"
 )
 _TALK = (
     "Is it alive?",
