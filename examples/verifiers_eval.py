@@ -31,9 +31,13 @@ def main() -> None:
     where = ["-o", str(given.output), "--run.dir", given.environment, "--clean", "--no-push", "--no-rich"]
     evaluate([given.environment, "-m", given.model, *client, "-n", str(given.games), *where])
 
-    rewards, outcomes = defaultdict(list), defaultdict(int)
+    rewards, outcomes, failed = defaultdict(list), defaultdict(int), 0
     for line in (given.output / given.environment / "traces.jsonl").read_text(encoding="utf-8").splitlines():
-        traces = json.loads(line)["traces"]
+        episode = json.loads(line)
+        if not episode["ok"]:  # a model failed: the game has no result
+            failed += 1
+            continue
+        traces = episode["traces"]
         for trace in traces:
             rewards[trace["agent"]["name"]].append(trace["rewards"]["game"]["score"])
         outcomes[traces[0]["info"]["outcome"]["outcome"]] += 1
@@ -41,6 +45,8 @@ def main() -> None:
     for role, paid in sorted(rewards.items()):
         print(f"  {role:<12} {mean(paid):+.2f} over {len(paid)} games")
     print(", ".join(f"{name} {count}" for name, count in sorted(outcomes.items())))
+    if failed:
+        print(f"{failed} of {given.games} games failed and are left out")
 
 
 if __name__ == "__main__":

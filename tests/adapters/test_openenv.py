@@ -27,9 +27,10 @@ from spag.core.errors import ConfigError, EngineError
 from spag.core.types import Split
 from spag.engines.base import Engine, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
+from spag.engines.thread import REPLY_LIMIT_S
 from spag.games.base import Game
 from spag.games.registry import SHIPPED, get
-from spag.web.security import MOST_BYTES, Access, ApiGuard
+from spag.web.security import MOST_BYTES, REQUEST_S, Access, ApiGuard
 from spag.web.server import listen, make_server
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "openenv"
@@ -96,6 +97,11 @@ def test_whole_games_with_seed_and_episode_id(kuhn: str) -> None:
     assert {game[1].role for game in games} == {"player_0", "player_1"}
     with GenericEnvClient(base_url=kuhn).sync() as client:
         assert client.reset(seed=3, role="player_0").observation["role"] == "player_0"
+
+
+def test_the_client_waits_longer_than_the_server() -> None:
+    assert GameClient("http://127.0.0.1:1")._message_timeout > max(REQUEST_S, REPLY_LIMIT_S)
+    assert GameClient("http://127.0.0.1:1", message_timeout_s=1)._message_timeout == 1
 
 
 def test_games_at_once_are_the_games_alone(kuhn: str) -> None:

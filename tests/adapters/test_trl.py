@@ -2,9 +2,12 @@
 
 import json
 import runpy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
@@ -48,6 +51,7 @@ class Scripted:
         self.processing_class, self.say, self.logprob, self.contexts = tokenizer, say, logprob, []
         self.accelerator = SimpleNamespace(num_processes=processes, device="cpu", gather=lambda tensor: tensor)
         self.model, self.num_generations, self.num_generations_eval = SimpleNamespace(training=True), 2, 1
+        self.reward_funcs: list[Any] = [game_reward]
 
     def _generate_single_turn(
         self, contexts: list[list[int]], images: None, fields: dict[str, Any], generations: int
@@ -171,16 +175,97 @@ def test_a_role_that_the_game_does_not_have_is_refused() -> None:
 def test_processes_with_nothing_left_still_generate_while_others_play(tokenizer: Any) -> None:
     game = get("kuhn_poker")
     trainer = Scripted(tokenizer, lambda context: "no move", processes=2)
-    others = iter([True, True, True, False])
-    trainer.accelerator.gather = lambda tensor: torch.tensor([bool(tensor.any()), next(others)])
+    others = iter([1, 1, 1, 1, 1, 1, 0])  # games still played, then replies due, in turn
+    trainer.accelerator.gather = lambda tensor: torch.tensor([*tensor.tolist(), next(others)])
     GameRollout(game)([row["prompt"] for row in game_prompts(game, 1)] * 2, trainer)
     assert len(trainer.contexts) == 3 and trainer.contexts[1:] == [[EOS]] * 2
+
+
+class Exchange:
+    """What two processes give each other."""
+
+    def __init__(self) -> None:
+        self.given: list[list[Any]] = [[], []]
+        self.barrier = threading.Barrier(2, timeout=60)
+
+    def gather(self, rank: int, own: list[Any]) -> list[Any]:
+        self.given[rank] = own
+        self.barrier.wait()
+        everything = [one for given in self.given for one in given]
+        self.barrier.wait()
+        return everything
+
+
+class Served(Scripted):
+    """One of two processes with one vLLM server: it replies to the prompts of all, and TRL takes each process's share
+    as here.
+    """
+
+    def __init__(self, tokenizer: Any, say: Any, rank: int, exchange: Exchange) -> None:
+        super().__init__(tokenizer, say, logprob=-0.5, processes=2)
+        self.rank, self.exchange = rank, exchange
+        self.accelerator.gather = lambda tensor: torch.tensor(exchange.gather(rank, tensor.tolist()))
+
+    def _generate_single_turn(
+        self, contexts: list[list[int]], images: None, fields: dict[str, Any], generations: int
+    ) -> Any:
+        said, logprobs = super()._generate_single_turn(
+            self.exchange.gather(self.rank, contexts), images, fields, generations
+        )
+        share = slice(self.rank * len(contexts), (self.rank + 1) * len(contexts))
+        return said[share], logprobs[share]
+
+
+def test_a_process_plays_on_the_replies_to_its_own_games(tokenizer: Any) -> None:
+    """Also once a game of the second process has ended, and it has fewer replies due than the first."""
+    game, exchange = taboo(), Exchange()
+    rows = [row["prompt"] for row in game_prompts(game, 4)]
+    prompts = [[row for row in own for _ in range(2)] for own in (rows[:2], rows[2:])]
+    word = json.loads(rows[2])["task"]["id"]
+
+    def say(context: str) -> str:
+        return f"It is {word}." if f'The target word is "{word}"' in context else f"Hm {crc32(context.encode())}."
+
+    def play(rank: int) -> dict[str, list[Any] | None]:
+        return GameRollout(game, style=PromptStyle.PLAIN)(prompts[rank], Served(tokenizer, say, rank, exchange))
+
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(play, range(2)))
+    alone = [GameRollout(game, style=PromptStyle.PLAIN)(own, Scripted(tokenizer, say, logprob=-0.5)) for own in prompts]
+    assert together == alone
+    assert together[1]["game_outcome"] == ["attacker_violation"] * 2 + ["tie"] * 2
 
 
 def test_a_group_on_several_processes_is_refused(tokenizer: Any) -> None:
     trainer = Scripted(tokenizer, str, processes=2)
     with pytest.raises(ConfigError, match=r"^num_generations=2: a process gets 1 of a group, .* a multiple of it$"):
         GameRollout(get("kuhn_poker"))([row["prompt"] for row in game_prompts(get("kuhn_poker"), 2)], trainer)
+
+
+def test_role_reward_needs_two_samples_of_each_role(tokenizer: Any) -> None:
+    game, trainer = get("kuhn_poker"), Scripted(tokenizer, lambda context: "no move")
+    prompts = [row["prompt"] for row in game_prompts(game, 1)] * 2
+    trainer.reward_funcs = [game_reward, role_reward]
+    with pytest.raises(ConfigError, match=r"^num_generations=2: role_reward needs two .*; set num_generations=4 or"):
+        GameRollout(game)(prompts, trainer)
+    assert GameRollout(game, roles=("player_0",))(prompts, trainer)["game_role"] == ["player_0"] * 2
+    trainer.num_generations = 4
+    assert GameRollout(game)(prompts * 2, trainer)["game_reward"]
+
+
+def test_a_model_as_opponent_leaves_the_gpu_to_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    game, opened = get("kuhn_poker"), []
+    monkeypatch.setattr("spag.adapters.opponent.open_player", lambda *call: opened.append(call))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    engine_of("smollm2-135m", game)()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    engine_of("smollm2-135m", game)()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    engine_of("smollm2-135m", game)()
+    assert [model.device for model, _, _ in opened] == [None, "cuda:1", None]
+    assert {engine.backend for _, _, engine in opened} == {"transformers"}
 
 
 def test_a_dead_opponent_is_one_line(tokenizer: Any) -> None:
@@ -309,8 +394,21 @@ def test_in_tags_the_answer_alone_is_said(tokenizer: Any, thinking: bool) -> Non
     assert all(tokenizer.decode(ids).endswith(f"Assistant: {mark}") for ids in trainer.contexts)
     assert not any("zebra" in tokenizer.decode(ids) for ids in trainer.contexts)  # one move each, then the cards decide
     assert [outcome.endswith("_wins") for outcome in out["game_outcome"] or []] == [True, True]
-    for ids in out["completion_ids"] or []:
-        assert tokenizer.decode(ids) == said  # what follows the answer is dropped
+    for ids, mask in zip(out["completion_ids"] or [], out["env_mask"] or [], strict=True):
+        assert pieces(tokenizer, ids, mask) == [(1, said), (0, "</s>")]  # what follows the answer is dropped
+
+
+@pytest.mark.parametrize(("reply", "whole"), [("Look.\n- defender: I see", True), ("Look", False)])
+def test_trl_takes_a_sample_for_truncated_only_at_the_token_limit(tokenizer: Any, reply: str, whole: bool) -> None:
+    """It judges by the last token."""
+    game, trainer = taboo(), Scripted(tokenizer, lambda context: reply, logprob=-1.0)
+    generate = trainer._generate_single_turn
+    trainer._generate_single_turn = lambda *call: tuple([one[:-1] for one in part] for part in generate(*call))
+    with frozen(game) as opponent:
+        rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
+        out = rollout([row["prompt"] for row in game_prompts(game, 1)], trainer)
+    last = [(out[name] or [])[0][-1] for name in ("completion_ids", "env_mask", "logprobs")]
+    assert last == [EOS, 0, 0.0] if whole else (last[0] != EOS and last[1:] == [1, -1.0])
 
 
 def test_a_thought_is_trained_and_may_hold_a_stop_string(tokenizer: Any) -> None:

@@ -4,6 +4,7 @@ traces.
 
 import asyncio
 import importlib
+import itertools
 import json
 import os
 import subprocess
@@ -80,27 +81,20 @@ def test_every_game_has_a_package_with_one_environment_and_one_taskset() -> None
         assert [task.data.idx for task in first] == [0, 1, 2] and len({task.data.deal["id"] for task in first}) == 3
 
 
-def test_its_own_evaluation_pays_every_agent(tmp_path: Path) -> None:
-    """The example: vf-eval in a process of its own."""
-    with StubServer(careful) as server:
-        words = [
-            "spag-kuhn-poker",
-            "--model",
-            "stub",
-            "--base-url",
-            server.base_url,
-            "--games",
-            "6",
-            "--output",
-            str(tmp_path),
-        ]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-        }
-        command = [sys.executable, str(ROOT / "examples" / "verifiers_eval.py"), *words]
-        said = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+def example(answer: Callable[[Call], Answer], folder: Path) -> str:
+    """Run the example, vf-eval in a process of its own, and return what it says."""
+    with StubServer(answer) as server:
+        words = ["--model", "stub", "--base-url", server.base_url, "--games", "6", "--output", str(folder)]
+        path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, str(ROOT / "examples" / "verifiers_eval.py"), "spag-kuhn-poker", *words]
+        environment = {**os.environ, "PYTHONPATH": path}
+        said = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
     assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+def test_its_own_evaluation_pays_every_agent(tmp_path: Path) -> None:
+    said = example(careful, tmp_path)
     [traces] = tmp_path.rglob("traces.jsonl")
     episodes = [json.loads(line) for line in traces.read_text(encoding="utf-8").splitlines()]
     assert len(episodes) == 6 and all(episode["ok"] for episode in episodes)
@@ -110,7 +104,21 @@ def test_its_own_evaluation_pays_every_agent(tmp_path: Path) -> None:
             -1.0,
             1.0,
         ]  # checked twice: the higher card wins a chip
-    assert "player_0" in said.stdout and "player_1" in said.stdout
+    assert "player_0" in said and "player_1" in said and "failed" not in said
+
+
+def test_failed_games_are_counted_and_no_draws(tmp_path: Path) -> None:
+    def answer(call: Call) -> Answer:
+        prompt = call.body["messages"][0]["content"]
+        lost = "You are player_1." in prompt and "You hold J." in prompt
+        return Answer(error("gone"), 404) if lost else careful(call)
+
+    said = example(answer, tmp_path).rpartition("mean reward by role")[2]
+    [traces] = tmp_path.rglob("traces.jsonl")
+    episodes = [json.loads(line) for line in traces.read_text(encoding="utf-8").splitlines()]
+    failed = sum(episode["task"]["data"]["deal"]["data"]["player_1"] == "J" for episode in episodes)
+    assert 0 < failed < 6 and f"\n{failed} of 6 games failed" in said and "unfinished" not in said
+    assert said.count(f" over {6 - failed} games") == 2
 
 
 def test_a_trace_is_the_game_as_its_role_saw_it() -> None:
@@ -162,6 +170,44 @@ def test_a_failing_model_fails_the_episode() -> None:
     with StubServer(broken) as server:
         [episode] = played("spag_kuhn_poker", [deal(task)], server)
     assert not episode.ok
+
+
+def test_a_game_that_a_failure_cuts_short_is_no_draw() -> None:
+    [task] = get("kuhn_poker").tasks("train", 1, 0)
+    moves = itertools.count()
+    with StubServer(lambda call: careful(call) if next(moves) < 1 else Answer(error("gone"), 404)) as server:
+        [episode] = played("spag_kuhn_poker", [deal(task)], server)
+    assert not episode.ok and len(episode.traces) == 2
+    assert not any(trace.ok or trace.rewards or trace.info for trace in episode.traces)
+    assert episode.last_error is not None and "the model of player_1 failed: upstream 404" in episode.last_error.message
+
+
+def test_a_game_that_a_limit_cuts_short_is_undecided() -> None:
+    task = get("adversarial_taboo").custom_task("river")
+    with StubServer(lambda call: Answer(completion("Hm."))) as server:
+        [episode] = played("spag_taboo", [deal(task)], server, attacker={"max_turns": 1})
+    assert episode.ok and [trace.info["outcome"]["outcome"] for trace in episode.traces] == ["tie"] * 2
+
+
+def test_the_system_prompt_of_the_taskset_reaches_every_role(tmp_path: Path) -> None:
+    (tmp_path / "system.txt").write_text("Be brief.")
+    taskset = {"id": "spag-taboo", "system_prompt": tmp_path / "system.txt"}
+    [task] = islice(load_environment(resolve_env_config({"taskset": taskset})).taskset, 1)
+    with StubServer(lambda call: Answer(completion("Hm."))) as server:
+        [episode] = played("spag_taboo", [task], server)
+    sent = [call.body["messages"] for call in server.calls]
+    assert episode.ok and max(map(len, sent)) > 3
+    for messages in sent:
+        assert messages[0] == {"role": "system", "content": "Be brief."}
+        assert [message["role"] for message in messages[1:]] == [
+            "user",
+            *["assistant", "user"] * (len(messages) // 2 - 1),
+        ]
+    for trace in episode.traces:
+        assert len(trace.branches) == 1
+        assert trace.task.data.model_dump(exclude_none=True, exclude_defaults=True).keys() == {
+            "idx", "name", "system_prompt",
+        }  # fmt: skip
 
 
 def test_roles_that_are_not_there_are_refused() -> None:

@@ -72,7 +72,10 @@ class GameState(State):
 
 
 class GameClient(EnvClient[GameAction, GameObservation, GameState]):
-    """The client, with types; ``GenericEnvClient`` works too."""
+    """The client, with types; ``GenericEnvClient`` works too. It waits longer than the server does for its opponent."""
+
+    def __init__(self, base_url: str | None = None, *, message_timeout_s: float = IDLE_S, **options: Any) -> None:
+        super().__init__(base_url, message_timeout_s=message_timeout_s, **options)
 
     def _step_payload(self, action: GameAction) -> dict[str, Any]:
         return {"text": action.text}

@@ -4,6 +4,7 @@ It answers whole batches of positions, from any thread.
 """
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -19,12 +20,28 @@ from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game
 from spag.rollout.runner import check_room, next_request, should_retry, without_thought
 
+BESIDE_TRAINING = EngineConfig(backend="transformers")
+"""vLLM would reserve most of a GPU's memory."""
 
-def engine_of(name: str, game: Game) -> Callable[[], Engine]:
-    """Return a function that opens the player ``name``. Raises ``ConfigError`` for an unknown bot."""
+
+def engine_of(name: str, game: Game, engine: EngineConfig = BESIDE_TRAINING) -> Callable[[], Engine]:
+    """Return a function that opens the player ``name``, on the GPU of this training process. Raises ``ConfigError`` for
+    an unknown bot.
+    """
     if kind_of(name) is Kind.BOT:
         bot_of(game, name)  # refuses an unknown bot now, not in the thread that opens it
-    return lambda: open_player(ModelConfig(name=name), game, EngineConfig())
+    return lambda: open_player(ModelConfig(name=name, device=_own_device()), game, engine)
+
+
+def _own_device() -> str | None:
+    """Return the GPU of this process if several train together; ``None``: the default device."""
+    rank = os.environ.get("LOCAL_RANK")
+    if rank is None:
+        return None
+    import torch  # noqa: PLC0415 - slow to import
+
+    # as accelerate: a process may see its own GPU only
+    return f"cuda:{int(rank) % torch.cuda.device_count()}" if torch.cuda.is_available() else None
 
 
 @dataclass

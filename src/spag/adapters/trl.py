@@ -50,7 +50,7 @@ def game_prompts(
 @dataclass(slots=True)
 class Trajectory:
     """The tokens of a ``role`` in game number ``game``. ``completion_ids``, ``env_mask`` (1: sampled from the model)
-    and ``logprobs`` have one length.
+    and ``logprobs`` have one length. ``stopped``: the last utterance ended with a stop string.
     """
 
     game: int
@@ -60,6 +60,7 @@ class Trajectory:
     completion_ids: list[int] = field(default_factory=list)
     env_mask: list[int] = field(default_factory=list)
     logprobs: list[float] | None = field(default_factory=list)
+    stopped: bool = False
 
     def add(self, ids: Sequence[int], mask: int, logprobs: Sequence[float] | None) -> None:
         """Append tokens; if the log-probabilities of one piece are unknown, so are all."""
@@ -101,16 +102,17 @@ class GameRollout:
     def __call__(self, prompts: list[str], trainer: "GRPOTrainer") -> dict[str, list[Any] | None]:
         """Play the games of ``prompts``; return TRL's fields and those that ``game_reward`` reads, in their order."""
         _check_groups(prompts, trainer)
+        _check_role_reward(self.roles or self.game.roles, trainer)
         states, trajectories, samples = self._deal(prompts)
-        while _anyone(trainer, any(state.result is None for state in states)):
+        while _most(trainer, sum(state.result is None for state in states)):
             due = [one for one in trajectories if self.game.to_move(states[one.game]) == one.role]
             ours = {one.game for one in due}
             others = [at for at, state in enumerate(states) if state.result is None and at not in ours]
             if self.opponent is not None and others:
                 for at, reply in zip(others, self.opponent.replies([states[at] for at in others]), strict=True):
                     states[at] = self.game.apply(states[at], reply)
-            if due or trainer.accelerator.num_processes > 1:  # sharded models generate together: every process joins
-                for one, text in zip(due, self._generate(due, states, trainer), strict=True):
+            if most := _most(trainer, len(due)):
+                for one, text in zip(due, self._generate(due, most, states, trainer), strict=True):
                     states[one.game] = after(self.game, states[one.game], text)
         return _fields(self.game, states, samples, trainer.processing_class)
 
@@ -133,18 +135,26 @@ class GameRollout:
             copies[prompt] += 1
         return states, trajectories, samples
 
-    def _generate(self, due: Sequence[Trajectory], states: Sequence[State], trainer: "GRPOTrainer") -> list[str]:
-        """Sample the next utterance of each trajectory in ``due``, and return the texts."""
+    def _generate(
+        self, due: Sequence[Trajectory], most: int, states: Sequence[State], trainer: "GRPOTrainer"
+    ) -> list[str]:
+        """Sample the next utterance of each trajectory in ``due``, and return the texts.
+
+        Processes generate together, ``most`` replies each: TRL deals out a server's replies by equal numbers.
+        """
         tokenizer, stops = trainer.processing_class, self.game.stop_strings()
         prompts = [prompt_of(self.game, states[one.game], one.role) for one in due]
         contexts = [
             one.extend_context(tokenizer, prompt, self.style, thinking=self.thinking)
             for one, prompt in zip(due, prompts, strict=True)
         ]
-        generated, logprobs = trainer._generate_single_turn(contexts or [[tokenizer.eos_token_id]], None, {}, 1)
+        padding = [[tokenizer.eos_token_id]] * (most - len(contexts))
+        generated, logprobs = trainer._generate_single_turn([*contexts, *padding], None, {}, 1)
         texts = []
         for number, (one, context) in enumerate(zip(due, contexts, strict=True)):
-            ids, text = _cut(tokenizer, context, generated[number], stops, self.style, thinking=self.thinking)
+            ids, text, one.stopped = _cut(
+                tokenizer, context, generated[number], stops, self.style, thinking=self.thinking
+            )
             one.add(ids, 1, None if logprobs is None else logprobs[number][: len(ids)])
             texts.append(text)
         return texts
@@ -158,6 +168,13 @@ def _check_groups(prompts: Sequence[str], trainer: "GRPOTrainer") -> None:
             what = f"num_generations={size}: a process gets {least} of a group"
             fix = "make per_device_train_batch_size * steps_per_generation a multiple of it"
             raise ConfigError(f"{what}, and its roles and their means need all; {fix}")
+
+
+def _check_role_reward(roles: Sequence[str], trainer: "GRPOTrainer") -> None:
+    """Raise ``ConfigError`` for groups with a single sample of a role: its ``role_reward`` would always be 0."""
+    if role_reward in trainer.reward_funcs and trainer.num_generations < (least := 2 * len(roles)):
+        what = f"num_generations={trainer.num_generations}: role_reward needs two samples of each role in a group"
+        raise ConfigError(f"{what}; set num_generations={least} or more, or use game_reward")
 
 
 def game_reward(game_reward: list[float], game_role: list[str], log_metric: Any = None, **_: Any) -> list[float]:
@@ -179,13 +196,13 @@ def role_reward(prompts: list[str], game_reward: list[float], game_role: list[st
     return [reward - sum(groups[key]) / len(groups[key]) for key, reward in zip(keys, game_reward, strict=True)]
 
 
-def _anyone(trainer: "GRPOTrainer", here: bool) -> bool:
-    """Tell whether any process is still playing."""
+def _most(trainer: "GRPOTrainer", here: int) -> int:
+    """Return the largest of the processes' numbers; ``here`` is this one's."""
     if trainer.accelerator.num_processes == 1:
         return here
     import torch  # noqa: PLC0415
 
-    return bool(trainer.accelerator.gather(torch.tensor([here], device=trainer.accelerator.device)).any())
+    return int(trainer.accelerator.gather(torch.tensor([here], device=trainer.accelerator.device)).max())
 
 
 def _fields(
@@ -194,6 +211,7 @@ def _fields(
     for one in samples:
         if not one.completion_ids:  # the game ended before its first turn; TRL accepts no empty completion: weight 0
             one.prompt_ids, one.logprobs = one.prompt_ids or [tokenizer.eos_token_id], []
+        if not one.completion_ids or one.stopped:  # without EOS, TRL takes a whole sample for truncated
             one.add([tokenizer.eos_token_id], 0, [0.0])
     results = [game.result(states[one.game]) for one in samples]
     return {
@@ -215,8 +233,8 @@ def _cut(
     style: PromptStyle,
     *,
     thinking: bool = False,
-) -> tuple[list[int], str]:
-    """Return sampled tokens up to the one that completes a stop string, and the text before it.
+) -> tuple[list[int], str, bool]:
+    """Return sampled tokens up to the one that completes a stop string, the text before it, and whether there is one.
 
     Thoughts may contain stop strings. A template may open a thought unasked; the text then includes the mark.
     """
@@ -231,4 +249,4 @@ def _cut(
     whole, text = before_stop(length)
     if text is not None:
         length = next(count for count in range(1, length + 1) if before_stop(count)[1] is not None)
-    return list(ids[:length]), spoken(whole if text is None else text, style, thinking=thinking)
+    return list(ids[:length]), spoken(whole if text is None else text, style, thinking=thinking), text is not None

@@ -18,6 +18,7 @@ from pydantic import Field, create_model
 from verifiers.v1.dialects.chat import message_to_wire
 
 from spag.adapters.turns import after, new_lines, prompt_of
+from spag.core.errors import EngineError, first_line
 from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split
 from spag.core.types import Task as GameTask
@@ -38,10 +39,12 @@ class Speaker(vf.Harness[vf.HarnessConfig]):
         self, ctx: vf.ModelContext, trace: vf.Trace, runtime: vf.Runtime, endpoint: str, secret: str, mcp_urls: Any,
         data: vf.TaskData,
     ) -> vf.ProgramResult:  # fmt: skip
-        _, prompt = self.resolve_prompt(data)
+        system, prompt = self.resolve_prompt(data)
         messages: Any = [{"role": "user", "content": prompt}]
         if isinstance(prompt, list):
             messages = [message_to_wire(message) for message in prompt]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
         async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0, timeout=None) as client:
             await client.chat.completions.create(model=ctx.model, messages=messages)
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
@@ -103,17 +106,18 @@ class GameEnv(vf.Env[GameEnvConfig]):
             getattr(agents, role).trainable = self.config.trained is None or role in self.config.trained
 
     async def run(self, task: Deal, agents: vf.Agents) -> None:
-        game, interactions = self.game, dict[str, Any]()
-        state = game.start(GameTask(**task.data.deal), task.data.seed)
+        game, data, interactions = self.game, task.data, dict[str, Any]()
+        state = game.start(GameTask(**data.deal), data.seed)
         prompts = dict.fromkeys(game.roles, "")
         async with AsyncExitStack() as stack:
             while (role := game.to_move(state)) is not None:
                 if role not in interactions:
-                    blank = vf.Task(vf.TaskData(idx=task.data.idx, name=task.data.name))
+                    blank = vf.Task(vf.TaskData(idx=data.idx, name=data.name, system_prompt=data.system_prompt))
                     interactions[role] = await stack.enter_async_context(getattr(agents, role).interaction(blank))
                 before, prompts[role] = prompts[role], prompt_of(game, state, role)
                 segment = await interactions[role].turn(new_lines(before, prompts[role]))
-                if segment.terminated:
+                if segment.terminated:  # by a limit, which leaves the game undecided, or by a failure
+                    _check(interactions[role].trace, role)
                     break
                 cut = text_before_stop(segment.last_reply, game.stop_strings(), thinking=True)
                 state = after(game, state, segment.last_reply if cut is None else cut)
@@ -126,6 +130,12 @@ class GameEnv(vf.Env[GameEnvConfig]):
         trace.record_reward("game", result.rewards[role])
         trace.record_metrics({"utterances": result.length, **outcomes})
         trace.info["outcome"] = {"outcome": result.outcome, "reason": result.reason}
+
+
+def _check(trace: vf.Trace, role: str) -> None:
+    """Raise ``EngineError`` for a failed model, so that the episode fails: a game cut short is no draw."""
+    if (error := trace.last_error) is not None:
+        raise EngineError(f"the model of {role} failed: {first_line(Exception(error.message))}")
 
 
 def plugin(game: str) -> tuple[type[GameEnv], type[GameTaskset], type[Speaker]]:
