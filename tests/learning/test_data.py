@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import GenerationConfig
 
 from spag.algorithms.base import FILLER, OTHER, SFT
 from spag.algorithms.winners import RewardSettings, assign_rewards
@@ -102,6 +103,74 @@ def test_tokens_of_another_tokenizer_are_not_trained(model_folder: Path, ids: tu
     assert encode(model_folder, replace(plain, completion_ids=ids)) == encode(model_folder, plain)
     other = (ord_id(model_folder, "x"), EOS)
     assert encode(model_folder, replace(plain, completion_ids=other)) == encode(model_folder, plain)
+
+
+CHAT = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "style", "trained"),
+    [
+        # of a chat model whose vocabulary the base model shares
+        ("Hi.<|im_end|>", PromptStyle.PLAIN, "Hi.</s>"),
+        ("Hi.<|im_end|>", PromptStyle.TAGGED, "Hi.</answer></s>"),
+        ("Hi.<|im_end|>", PromptStyle.CHAT, "Hi.</s>"),
+        # of other prompt styles
+        ("Hi.</s>", PromptStyle.TAGGED, "Hi.</answer></s>"),
+        (" Hi.\n</s>", PromptStyle.TAGGED, "Hi.</answer></s>"),
+        ("Hi.</answer>", PromptStyle.PLAIN, "Hi.</s>"),
+        ("Hi. </answer>", PromptStyle.CHAT, "Hi.</s>"),
+        # our own: ended, closed, cut at a stop string
+        ("Hi.</s>", PromptStyle.PLAIN, None),
+        ("Hi.</s>", PromptStyle.CHAT, None),
+        (" Hi.</answer>", PromptStyle.TAGGED, None),
+        ("Hi.\nplayer_1:", PromptStyle.PLAIN, None),
+        ("Hi.\nplayer_1:", PromptStyle.TAGGED, None),
+        ("Hi.\n", PromptStyle.CHAT, None),
+    ],
+)
+def test_sampled_tokens_are_trained_if_they_end_as_this_model_s_replies_do(
+    model_folder: Path, said: str, style: PromptStyle, trained: str | None
+) -> None:
+    tokenizer = load_tokenizer(str(model_folder))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = CHAT
+    ids = tuple(tokenizer.encode(said, add_special_tokens=False))
+    [found] = encode_samples([TrainingSample(prompt="q", completion="Hi.", completion_ids=ids)], tokenizer, style, 1000)
+    assert tokenizer.decode(found.completion) == (trained or said)
+
+
+def test_a_reply_may_end_as_the_generation_config_says(model_folder: Path) -> None:
+    """Qwen's chat models stop at <|im_end|> and at <|endoftext|>."""
+    tokenizer = load_tokenizer(str(model_folder))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|endoftext|>"]})
+    ids = tuple(tokenizer.encode("Hi.<|endoftext|>", add_special_tokens=False))
+    sample = TrainingSample(prompt="q", completion="Hi.", completion_ids=ids)
+    generation = GenerationConfig(eos_token_id=[tokenizer.eos_token_id, ids[-1]])
+    for config, end in ((generation, ids[-1]), (None, tokenizer.eos_token_id)):
+        assert encode_samples([sample], tokenizer, PromptStyle.PLAIN, 1000, config)[0].completion[-1] == end
+
+
+@pytest.mark.parametrize("style", [PromptStyle.PLAIN, PromptStyle.TAGGED, PromptStyle.CHAT])
+def test_what_was_cut_at_the_token_limit_is_trained_as_sampled(model_folder: Path, style: PromptStyle) -> None:
+    tokenizer = load_tokenizer(str(model_folder))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.chat_template = CHAT
+    for said in ("Hi.", "Hi.<|im_end|>"):  # a token like any other for a model that goes on behind it
+        ids = tuple(tokenizer.encode(said, add_special_tokens=False))
+        cut = TrainingSample(prompt="q", completion="Hi.", completion_ids=ids, truncated=True)
+        assert tuple(encode_samples([cut], tokenizer, style, 1000)[0].completion) == ids
+
+
+def test_an_answer_behind_a_thought_may_stay_open(model_folder: Path) -> None:
+    """Only a tagged reply opens one itself, so it is of this style; its thought would be lost."""
+    tokenizer = load_tokenizer(str(model_folder))
+    ids = tuple(tokenizer.encode("So.</think><answer>Hi.</s>", add_special_tokens=False))
+    sample = TrainingSample(prompt="q", completion="Hi.", completion_ids=ids, thinking=True)
+    assert tuple(encode_samples([sample], tokenizer, PromptStyle.TAGGED, 1000)[0].completion) == ids
 
 
 def ord_id(folder: Path, char: str) -> int:

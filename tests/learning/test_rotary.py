@@ -3,10 +3,16 @@ under ZeRO-3, had them in bfloat16, which has 8 significant bits: positions abov
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tiny import sample_logprobs
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from spag.learning.batches import TrainingData, collate
+from spag.learning.encoding import EncodedSample
+from spag.learning.forward import Capabilities, probe_capabilities, short_length
 from spag.models.loading import load_model
 
 
@@ -26,3 +32,34 @@ def test_positions_in_bfloat16_share_values_above_256() -> None:
     rounded = torch.arange(2048).bfloat16()
     counts = [rounded[start:end].unique().numel() for start, end in ((0, 256), (256, 512), (512, 1024), (1024, 2048))]
     assert counts[0] == 256 and [round(256 * 2**at / count) for at, count in enumerate(counts[1:])] == [2, 4, 8]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_long_sample_does_not_change_a_short_one(packed: bool) -> None:
+    """``longrope`` has other frequencies for long texts, and takes those of the longest for all beside it."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 8.0}
+    rope: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors}
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    heads = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.5,
+    }
+    rope["original_max_position_embeddings"] = 32
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads, rope_parameters=rope)).eval()
+    capabilities = probe_capabilities(model, 200) if packed else Capabilities()
+    assert capabilities.packed == packed
+    samples = [EncodedSample.of([at % 48 + 2 for at in range(length)], 10) for length in (20, 33, 34, 60)]
+
+    def logprobs(*chosen: EncodedSample) -> torch.Tensor:
+        return sample_logprobs(model, collate(chosen, packed=packed), capabilities)
+
+    alone = [logprobs(one) for one in samples]
+    assert (logprobs(*samples)[0] - alone[0]).abs().max() > 0.01  # they would share frequencies
+    data = TrainingData(samples, 4, packed=packed, short_length=short_length(model))
+    batches = data.split(range(4), samples)
+    assert sorted(map(sorted, batches)) == [[0, 1], [2, 3]]  # a sample's last token is only predicted
+    for batch in batches:
+        expected = torch.cat([alone[at] for at in batch])
+        torch.testing.assert_close(logprobs(*(samples[at] for at in batch)), expected)

@@ -11,6 +11,7 @@ processes have equal work. Upstream averages RL and SFT losses within random mic
 """
 
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,7 +108,7 @@ def micro_batches(
     size: int,
     *,
     packed: bool,
-    groups: Sequence[int] | None = None,
+    groups: Sequence[tuple[int, bool]] | None = None,
 ) -> list[list[int]]:
     """Divide the samples at ``indices`` into batches of ``size`` (the last may be smaller), the most tokens first.
 
@@ -133,13 +134,15 @@ def micro_batches(
 class TrainingData:
     """The samples of a file, or of an online step, and values for their trained tokens by name (``columns``).
 
-    ``by_group``: micro-batches do not mix groups, for models with an adapter for each role.
+    ``by_group``: micro-batches do not mix groups, for models with an adapter for each role. ``short_length``: nor texts
+    of up to this length with longer ones, if set.
     """
 
     samples: Sequence[EncodedSample]
     micro_batch_size: int
     packed: bool
     by_group: bool = False
+    short_length: int | None = None
     rank: int = 0
     world_size: int = 1
     columns: dict[str, Values] = field(default_factory=dict)
@@ -164,8 +167,11 @@ class TrainingData:
             [sample.input_ids for sample in samples],
             self.micro_batch_size * factor,
             packed=self.packed,
-            groups=[sample.group for sample in samples] if self.by_group else None,
+            groups=[self._kind(sample) for sample in samples],
         )
+
+    def _kind(self, sample: EncodedSample) -> tuple[int, bool]:
+        return sample.group * self.by_group, len(sample.fed) > (self.short_length or math.inf)
 
     def totals(self, update: Update) -> Totals:
         """Return the counts of an update, over all processes."""

@@ -1,9 +1,9 @@
 """Training samples as tokens.
 
-A completion's tokens are the sampled ones, if they are known and the tokenizer decodes them to the same text; otherwise
-the text is tokenised alone and the end token is appended, unless the completion was truncated. Only completions are
-trained. Offline, samples that are too long lose tokens on the left. Online, nothing is cut: the policy is trained on
-exactly the tokens that it sampled, after exactly the prompt that the engine saw.
+A completion's tokens are the sampled ones, if they are known, the tokenizer decodes them to the same text, and they end
+as this model's replies do; otherwise the text is tokenised alone and the end token is appended, unless the completion
+was truncated. Only completions are trained. Offline, samples that are too long lose tokens on the left. Online, nothing
+is cut: the policy is trained on exactly the tokens that it sampled, after exactly the prompt that the engine saw.
 """
 
 import logging
@@ -16,13 +16,23 @@ from functools import cache, partial
 from statistics import fmean
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from spag.algorithms.base import OTHER, SFT
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
-from spag.core.thinking import ANSWER, split_thought
-from spag.models.tokens import PromptStyle, as_reply, encode_prompt, end_token_id, said_ids, spoken, token_count
+from spag.core.thinking import ANSWER, END_OF_ANSWER, split_thought
+from spag.models.tokens import (
+    PromptStyle,
+    as_reply,
+    encode_prompt,
+    end_token_id,
+    said_ids,
+    special_ids,
+    spoken,
+    stop_token_ids,
+    token_count,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +81,14 @@ def group_names(samples: Sequence[TrainingSample]) -> tuple[str, ...]:
 
 
 def encode_samples(
-    samples: Sequence[TrainingSample], tokenizer: PreTrainedTokenizerBase, style: PromptStyle, max_length: int
+    samples: Sequence[TrainingSample],
+    tokenizer: PreTrainedTokenizerBase,
+    style: PromptStyle,
+    max_length: int,
+    generation: GenerationConfig | None = None,
 ) -> list[EncodedSample]:
-    """Tokenise ``samples`` for offline training; ``group`` is an index in ``group_names``.
+    """Tokenise ``samples`` for offline training; ``group`` is an index in ``group_names``. ``generation``: the trained
+    model's config, which may name further tokens that end replies.
 
     Raises ``DataError`` for a reward or weight that is not finite, ``ConfigError`` for a useless ``max_length``.
     """
@@ -81,12 +96,13 @@ def encode_samples(
         need = "at least 2 tokens are needed, one to predict and one to predict it from"
         raise ConfigError(f"max_length={max_length}: {need}")
     end, groups, known = end_token_id(tokenizer, style), group_names(samples), token_count(tokenizer)
+    foreign = special_ids(tokenizer) - stop_token_ids(generation, tokenizer, style)
     encoded, retokenised, cut = [], 0, 0
     for index, sample in enumerate(samples):
         place = f"sample {index} (episode {sample.episode_id!r})"
         if not (math.isfinite(sample.reward) and math.isfinite(sample.weight)):
             raise DataError(f"{place}: reward {sample.reward} and weight {sample.weight} must be finite")
-        as_sampled = _are_of(sample, tokenizer, style, known)
+        as_sampled = _are_of(sample, tokenizer, style, known, end, foreign)
         retokenised += sample.completion_ids is not None and not as_sampled
         prompt = list(sample.prompt_ids or ()) if as_sampled else []
         prompt = prompt or encode_prompt(tokenizer, sample.prompt, style, thinking=sample.thinking and as_sampled)
@@ -109,17 +125,32 @@ def encode_samples(
     return encoded
 
 
-def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: PromptStyle, known: int) -> bool:
-    """Whether the sample has tokens that ``tokenizer``, which has ``known``, decodes to its completion."""
+def _are_of(
+    sample: TrainingSample,
+    tokenizer: PreTrainedTokenizerBase,
+    style: PromptStyle,
+    known: int,
+    end: int,
+    foreign: frozenset[int],
+) -> bool:
+    """Whether the sample has tokens that ``tokenizer``, which has ``known``, decodes to its completion, and that end as
+    replies in ``style`` do. ``foreign``: the special tokens at which replies do not ``end``.
+    """
     ids = sample.completion_ids
     if not ids or min(ids) < 0 or max(ids) >= known:
         return False
     text = str(tokenizer.decode(ids, skip_special_tokens=True))
     if style is PromptStyle.TAGGED and not sample.thinking:
         text = ANSWER + text  # the prompt ends with the mark
-    text = spoken(text, style, thinking=sample.thinking)
-    said = split_thought(text).speech if sample.thinking else text
-    return said.strip().startswith(sample.completion.strip())
+    said = spoken(text, style, thinking=sample.thinking)
+    said = (split_thought(said).speech if sample.thinking else said).strip()
+    completion = sample.completion.strip()
+    if not said.startswith(completion) or (ids[-1] in foreign and not sample.truncated):
+        return False
+    if style is not PromptStyle.TAGGED:
+        return not said[len(completion) :].lstrip().startswith(END_OF_ANSWER)
+    # Other replies never close the answer that the prompt opens. Behind a thought it was the model that opened it.
+    return sample.thinking or END_OF_ANSWER in text or ids[-1] != end
 
 
 def _log_changes(count: int, max_length: int, cut: int, retokenised: int) -> None:
@@ -127,8 +158,8 @@ def _log_changes(count: int, max_length: int, cut: int, retokenised: int) -> Non
         what = "they lost tokens on the left, so they are trained behind a shorter prompt than was played"
         logger.warning("%d of %d samples are longer than max_length=%d; %s", cut, count, max_length, what)
     if retokenised:
-        what = "their text is tokenised again"
-        logger.info("%d of %d samples have tokens of another tokenizer; %s", retokenised, count, what)
+        what = "of another tokenizer, model or prompt style; their text is tokenised again"
+        logger.info("%d of %d samples have tokens %s", retokenised, count, what)
 
 
 def encode_sampled(

@@ -28,7 +28,7 @@ from spag.learning import checkpoints
 from spag.learning.batches import Batch, TrainingData, Update, offline_updates, online_updates
 from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_sampled, encode_samples, group_names, merge_equal
-from spag.learning.forward import Entropy, to_device, token_scores
+from spag.learning.forward import Entropy, short_length, to_device, token_scores
 from spag.learning.metrics import MetricsLog, OnProgress, Row, StepMetrics, Trackers, TrainProgress, Unit
 from spag.learning.phase import Phase
 from spag.learning.policy import TrainedPolicy
@@ -178,7 +178,8 @@ class Loop:
         if self.is_first:
             write_rows(output / "samples.jsonl", samples)
         self.counts = sample_counts(samples)
-        encoded = encode_samples(samples, self.policy.tokenizer, self.style, settings.max_length)
+        generation = getattr(self.policy.bare, "generation_config", None)
+        encoded = encode_samples(samples, self.policy.tokenizer, self.style, settings.max_length, generation)
         data, size = self._data(encoded), settings.global_batch_size
         self.samples_seen = (settings.max_steps or 0) * size or len(samples) * settings.epochs
         order: dict[str, Any] = {"seed": self.phase.seed, "batch_size": size, "total": self.samples_seen}
@@ -224,7 +225,8 @@ class Loop:
     def _data(self, encoded: Sequence[EncodedSample]) -> TrainingData:
         processes = {"rank": self.accelerator.process_index, "world_size": self.accelerator.num_processes}
         packed, by_group = self.policy.capabilities.packed, self.settings.per_role
-        return TrainingData(encoded, self.settings.micro_batch_size, packed=packed, by_group=by_group, **processes)
+        kinds: dict[str, Any] = {"by_group": by_group, "short_length": short_length(self.policy.bare)}
+        return TrainingData(encoded, self.settings.micro_batch_size, packed=packed, **kinds, **processes)
 
     def _update(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> Row:
         """Accumulate an update's gradients over its micro-batches, then apply them; return learning rate and norm."""

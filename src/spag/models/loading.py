@@ -31,6 +31,7 @@ from spag.models.adapters import with_adapter
 from spag.models.finding import adapter_base, check_generation_config, resolve_model
 from spag.models.refusals import loading
 from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names
+from spag.models.saved import brings_embeddings
 from spag.models.speed import core_speeds
 from spag.models.weights import check_finite, check_own_code, check_size, refuse_unless_equal, weights_of
 from spag.storage.home import expanded
@@ -130,6 +131,7 @@ def load_model(
     with loading(name, source):
         if adapted is not None:
             model = with_adapter(model, Path(source), name=adapter, trainable=trainable_adapter)
+            _note_embeddings(model, Path(source))
         # ZeRO-3 has its shards in place; frozen weights that it gathers go where their placeholders are
         model = model if quantization or is_deepspeed_zero3_enabled() else model.to(device)
     fix = "it was broken while it was trained or saved; take an earlier checkpoint or download it again"
@@ -150,8 +152,14 @@ def load_adapters(adapters: Mapping[str, str], *, trainable: bool = False, **opt
     for name, folder in others:
         with loading(folder, folder):
             model = with_adapter(model, expanded(folder), name=name, trainable=trainable)
+            _note_embeddings(model, expanded(folder))
         check_finite(folder, (weight for weight in weights_of(model) if f".{name}." in weight[0]), "train it again")
     return model.eval()
+
+
+def _note_embeddings(model: Any, folder: Path) -> None:
+    """Note on ``model`` whether one of its adapters brought embeddings: it is then saved with them."""
+    model.has_other_embeddings = getattr(model, "has_other_embeddings", False) or brings_embeddings(folder)
 
 
 def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
@@ -215,7 +223,7 @@ def save_model(
     _check_saved(folder, weights_of(model) if weights is None else weights.items())
     _make_savable(model)
     with _replaced(folder) as beside:
-        model.save_pretrained(beside, safe_serialization=True, state_dict=weights)
+        model.save_pretrained(beside, safe_serialization=True, state_dict=weights, **_of_peft(model))
         tokenizer.save_pretrained(beside)
 
 
@@ -224,11 +232,19 @@ def save_roles(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
     names = adapter_names(roles)
     _check_saved(folder, weights_of(model))
     with _replaced(folder) as beside:
-        model.save_pretrained(beside, safe_serialization=True, selected_adapters=[*names.values()])
+        options = {"selected_adapters": [*names.values()], **_of_peft(model)}
+        model.save_pretrained(beside, safe_serialization=True, **options)
         (beside / "README.md").unlink(missing_ok=True)  # peft's name for a single adapter
         for name in names.values():
             tokenizer.save_pretrained(beside / name)
         write_json(beside / ROLES, names)
+
+
+def _of_peft(model: PreTrainedModel) -> dict[str, Any]:
+    """Return peft's options: left alone, it saves the base model's embeddings with every adapter for them."""
+    if not hasattr(model, "peft_config"):
+        return {}
+    return {"save_embedding_layers": getattr(model, "has_other_embeddings", False)}
 
 
 def _make_savable(model: PreTrainedModel) -> None:

@@ -77,5 +77,5 @@ def models_of(name: str) -> list[str]:
 
 def weights_of_adapter(weights: Mapping[str, Value], adapter: str) -> dict[str, Value]:
     """Return the weights of ``adapter``, by their names in a model with a single adapter."""
-    part = f".{adapter}."
-    return {name.replace(part, f".{LONE_ADAPTER}."): value for name, value in weights.items() if part in name}
+    part = rf"\.{adapter}(?=\.|$)"  # the names of an adapted embedding's end with it
+    return {re.sub(part, f".{LONE_ADAPTER}", name): value for name, value in weights.items() if re.search(part, name)}

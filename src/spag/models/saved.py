@@ -1,17 +1,27 @@
 """The weights of a saved model, by their names in a loaded one."""
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from spag.core.errors import ModelError
 from spag.models.finding import ADAPTER_CONFIG, model_type
-from spag.models.roles import LONE_ADAPTER, adapter_name, read_roles
+from spag.models.roles import LONE_ADAPTER, adapter_name, read_description, read_roles
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ADAPTED = re.compile(r"\.(lora_[A-Za-z_]+)(?=\.|$)")
+_ADAPTED = re.compile(r"\.(lora_[A-Za-z_]+|trainable_tokens_delta)(?=\.|$)")
+_DORA = "lora_magnitude_vector"
+
+
+class _WholeModules(msgspec.Struct):
+    """What we read here from ``adapter_config.json``: the modules that peft trains, and saves, whole."""
+
+    modules_to_save: list[str] | None = None
 
 
 def saved_weights(folder: Path) -> dict[str, "Tensor"]:
@@ -43,8 +53,40 @@ def _loaded(folder: Path) -> dict[str, "Tensor"]:
     return {name: weight.detach() for name, weight in model.named_parameters()}
 
 
+def brings_embeddings(folder: Path) -> bool:
+    """Whether the adapter in ``folder`` holds embeddings, which replace the base model's as it is loaded."""
+    from safetensors import safe_open  # noqa: PLC0415 - imports torch
+
+    from spag.models.adapters import ADAPTER_WEIGHTS  # noqa: PLC0415 - imports torch
+
+    with safe_open(folder / ADAPTER_WEIGHTS, framework="pt") as opened:
+        names = _names(folder, LONE_ADAPTER, opened.keys())
+    return None in names.values()
+
+
 def _of_adapter(folder: Path, adapter: str) -> dict[str, "Tensor"]:
-    return {_ADAPTED.sub(rf".\1.{adapter}", name): value for name, value in _in_files(folder).items()}
+    weights = _in_files(folder)
+    names = _names(folder, adapter, weights)
+    return {name: weights[saved] for saved, name in names.items() if name is not None}
+
+
+def _names(folder: Path, adapter: str, saved: Iterable[str]) -> dict[str, str | None]:
+    """Return the names in a loaded model of the weights ``saved`` in ``folder``; see ``_name``."""
+    fix = "this is no LoRA adapter's config, save the adapter again"
+    whole = read_description(folder / ADAPTER_CONFIG, _WholeModules, fix).modules_to_save or ()
+    return {name: _name(name, adapter, whole) for name in saved}
+
+
+def _name(name: str, adapter: str, whole: Sequence[str]) -> str | None:
+    """Return a saved weight's name in a loaded model, ``None`` for one of the base model: peft saves its embeddings
+    beside an adapter for them. ``whole``: ends of the names of modules that are trained whole.
+    """
+    if _ADAPTED.search(name):
+        return _ADAPTED.sub(rf".\1.{adapter}", name) + (".weight" if name.endswith(_DORA) else "")
+    for module in whole:
+        if found := re.match(rf".*?{re.escape(module)}(?=\.)", name):
+            return f"{found[0]}.modules_to_save.{adapter}{name[found.end() :]}"
+    return None if name.endswith(".weight") else name  # biases may be trained too
 
 
 def _in_files(folder: Path) -> dict[str, "Tensor"]:

@@ -78,6 +78,12 @@ def _specials(tokenizer: "Tokenizer") -> frozenset[str]:
     return frozenset({*tokenizer.all_special_tokens, *added})
 
 
+def special_ids(tokenizer: "Tokenizer") -> frozenset[int]:
+    """Return the ids of the special tokens, which are no text."""
+    added = (int(number) for number, token in tokenizer.added_tokens_decoder.items() if token.special)
+    return frozenset({*tokenizer.all_special_ids, *added})
+
+
 def _has_specials(tokenizer: "Tokenizer", text: str) -> bool:
     """Whether ``text`` spells a special token, as a player may who wants to end the other's turn."""
     return any(token in text for token in _specials(tokenizer))

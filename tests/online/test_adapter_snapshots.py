@@ -1,0 +1,102 @@
+"""Snapshots of adapters that hold more than LoRA matrices: they load into an engine and hold no copy of the base."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+
+from spag.engines.transformers.engine import TransformersEngine
+from spag.models.loading import load_adapters, load_model, load_tokenizer, save_model, save_roles
+from spag.models.roles import adapter_name, read_roles, weights_of_adapter
+from spag.models.saved import saved_weights
+from tiny_model import make_model
+
+ROLES = ["kuhn_poker/player_0", "kuhn_poker/player_1"]
+KINDS = {
+    "lora": {},
+    "dora": {"use_dora": True},
+    "biases": {"bias": "lora_only"},
+    "head": {"target_modules": ["q_proj", "lm_head"]},
+    "embedding": {"target_modules": ["q_proj", "embed_tokens"]},
+    "tokens": {"trainable_token_indices": [3, 4]},
+    "whole head": {"modules_to_save": ["lm_head"]},
+    "whole layers": {"modules_to_save": ["mlp"]},
+}
+pytestmark = pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`", "ignore:Setting `save_embedding")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("base"), tie_word_embeddings=request.param)
+
+
+def adapted(base: Path, *names: str, **options: Any) -> PeftModel:
+    config = LoraConfig(**{"task_type": "CAUSAL_LM", "r": 4, "target_modules": ["q_proj"], **options})
+    first, *others = names or ("default",)
+    model = get_peft_model(load_model(str(base), dtype="float32", device="cpu"), config, adapter_name=first)
+    for name in others:
+        model.add_adapter(name, config)
+    return model
+
+
+def randomised(weights: dict[str, torch.nn.Parameter]) -> None:
+    for weight in weights.values():
+        torch.nn.init.normal_(weight)
+
+
+def trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by_peft", [False, True])
+def test_a_snapshot_holds_what_is_trained(base: Path, tmp_path: Path, kind: str, by_peft: bool) -> None:
+    tokenizer, model = load_tokenizer(str(base)), adapted(base, **KINDS[kind])
+    save_model(model, tokenizer, tmp_path / "start")
+    randomised(trained(model))
+    if by_peft:  # as before, with the base model's embeddings beside an adapter for them
+        model.save_pretrained(tmp_path / "snapshot")
+    else:
+        save_model(model, tokenizer, tmp_path / "snapshot")
+        files = load_file(tmp_path / "snapshot" / "adapter_model.safetensors")
+        assert len(files) == len(trained(model))
+    found, own = saved_weights(tmp_path / "snapshot"), trained(model)
+    assert found.keys() >= own.keys()
+    assert all(torch.equal(found[name], weight) for name, weight in own.items())
+    played = load_model(str(tmp_path / "start"), dtype="float32", device="cpu")
+    TransformersEngine(played, tokenizer).update_weights(found)
+    whole = played.state_dict()
+    assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["lora", "head", "embedding"])
+def test_so_does_one_with_an_adapter_for_each_role(base: Path, tmp_path: Path, kind: str) -> None:
+    names = [adapter_name(role) for role in ROLES]
+    model = adapted(base, *names, **KINDS[kind])
+    own = {name: weight for name, weight in model.named_parameters() if any(f".{one}" in name for one in names)}
+    randomised(own)
+    save_roles(model, load_tokenizer(str(base)), tmp_path / "snapshot", ROLES)
+    found = saved_weights(tmp_path / "snapshot")
+    assert found.keys() == own.keys()
+    assert all(torch.equal(found[name], weight) for name, weight in own.items())
+    parts = [weights_of_adapter(found, name) for name in names]
+    assert parts[0].keys() == parts[1].keys() == trained(adapted(base, **KINDS[kind])).keys()
+    folders = read_roles(str(tmp_path / "snapshot")) or {}
+    loaded = load_adapters({adapter_name(role): folder for role, folder in folders.items()}, dtype="float32")
+    assert all(torch.equal(dict(loaded.named_parameters())[name], weight) for name, weight in own.items())
+
+
+@pytest.mark.parametrize("kind", ["lora", "head", "embedding"])
+def test_an_adapter_that_came_with_embeddings_is_saved_with_them(base: Path, tmp_path: Path, kind: str) -> None:
+    model, tokenizer = adapted(base, **KINDS[kind]), load_tokenizer(str(base))
+    with torch.no_grad():
+        model.get_base_model().get_input_embeddings().weight.mul_(2)
+        model.get_base_model().get_output_embeddings().weight.mul_(2)
+    model.save_pretrained(tmp_path / "other", save_embedding_layers=True)
+    loaded = load_model(str(tmp_path / "other"), dtype="float32", device="cpu")
+    save_model(loaded, tokenizer, tmp_path / "again")
+    again = load_model(str(tmp_path / "again"), dtype="float32", device="cpu").state_dict()
+    assert all(torch.equal(again[name], weight) for name, weight in loaded.state_dict().items())
