@@ -69,6 +69,12 @@ def test_a_share_that_is_set_is_kept_or_refused() -> None:
     assert shared(share=0.05) is None  # the engine needs 10
 
 
+def test_what_training_leaves_fits_to_the_last_bit() -> None:
+    """0.92 of 24 GiB, less 4.6, plus 4.6 is more than before in floating point."""
+    found = share_out(demand(least=1, roomy=1, resident=1, training=4.6, sleep=1), 24 * GIB)
+    assert found is not None and (found.sleep, found.each) == (0, 0.728)
+
+
 def test_each_player_with_weights_of_its_own_is_an_engine() -> None:
     def engines(*changes: str) -> list[str]:
         return engine_players(load_config("taboo-qwen3-1.7b", changes).phases[0].settings)

@@ -256,7 +256,8 @@ def test_idle_gpus_are_named_and_copies_use_them() -> None:
 @pytest.mark.slow
 def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_them() -> None:
     def play(gpus: int, more: str = "", *changes: str) -> tuple[float, list[str]]:
-        phase = f"phases=[{{algorithm: reinforce, parallel: fsdp, games: 64{more}}}]"
+        # more games in each process than play at once
+        phase = f"phases=[{{algorithm: reinforce, parallel: fsdp, games: 768{more}}}]"
         [stage] = [one for one in planned("A100-80", gpus, phase, *changes) if one.name == "reinforce play"]
         return stage.hours - START_S[False] / 3600, stage.problems
 
@@ -267,6 +268,29 @@ def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_t
     assert on_ray(16, 12) == (pytest.approx(play(12)[0]), [])
     _, problems = on_ray(8, 5)
     assert problems == ["training and the actors that play need 9 GPUs, but there are 8"]
+
+
+@pytest.mark.slow
+def test_a_step_plays_no_more_utterances_at_once_than_games() -> None:
+    def hours(concurrency: int, *changes: str, games: int = 16) -> float:
+        phase = f"phases=[{{algorithm: reinforce, parallel: fsdp, games: {games}, evaluate_every: null, processes: 4}}]"
+        given = [phase, f"engine.concurrency={concurrency}", "arena.entrants=[]", *changes]
+        return Planner(load_config("kuhn", given), LLAMA, A100, 8).stages[0].hours - START_S[False] / 3600
+
+    assert hours(4) == hours(256)  # four games in each process; eight share the reading of the weights
+    assert hours(256, games=32) < 1.2 * hours(256)
+    on_actors = ("cluster.address=auto", "cluster.online_workers=2")
+    assert hours(8, *on_actors) == hours(256, *on_actors) < hours(7, *on_actors)
+    alone = ("phases.0.processes=1",)  # whose vLLM has a copy of the model on each of the eight GPUs
+    assert hours(16, *alone) == hours(256, *alone) < hours(8, *alone)
+
+
+def test_actors_without_gpus_need_none() -> None:
+    changes = ["cluster.address=auto", "cluster.online_workers=2", "reinforce.processes=2"]
+    play = next(
+        one for one in Planner(load_config("kuhn", changes), SMOLLM, cpu(2e10, 15e10)).stages if "play" in one.name
+    )
+    assert play.problems == []
 
 
 @pytest.mark.slow

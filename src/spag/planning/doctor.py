@@ -22,6 +22,7 @@ from spag.core.errors import ConfigError, ModelError, first_line
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder, embedded_gguf
 from spag.planning.here import plan_here
+from spag.planning.samples import NoExamplesError
 from spag.planning.specs import GIB, ModelShape, read_shape, torch_gpus
 from spag.storage.machine import memory_bytes, usable_cores
 
@@ -237,10 +238,10 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
         config = load_config(name)
         try:
             shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-        except ModelError as error:
+            stages = plan_here(config, shape).stages
+        except (ModelError, NoExamplesError) as error:
             yield Finding(name, Status.LIMITED, f"no plan: {error}")
             continue
-        stages = plan_here(config, shape).stages
         short = [stage for stage in stages if stage.problems]
         most = max(short or stages, key=lambda stage: stage.memory.total)
         detail = f"{most.memory.total / GIB:.1f} GiB of {most.room / GIB:.1f} ({most.name})"

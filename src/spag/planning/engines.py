@@ -64,10 +64,10 @@ def share_out(demand: Demand, gpu: float) -> Sharing | None:
     """
     usable = USABLE * gpu
     for level, need in ((0, demand.roomy), (demand.sleep, demand.least), (0, demand.least)):
-        beside = demand.resident if level else demand.training
-        engines = min(usable - beside, GPU_MEMORY * gpu) if demand.share is None else demand.share * gpu
+        free = usable - (demand.resident if level else demand.training)
+        engines = min(free, GPU_MEMORY * gpu) if demand.share is None else demand.share * gpu
         trains = not level or demand.training + demand.engines * ASLEEP <= usable
-        if trains and beside + engines <= usable and engines >= demand.engines * need:
+        if trains and demand.engines * need <= engines <= free:
             return Sharing(demand.engines, int(1000 * engines / gpu / demand.engines) / 1000, level)
     return None
 

@@ -1,6 +1,7 @@
 """The output of ``spag run --dry-run``, and notes on a whole run: its disk space, and too few games to imitate.
 
-A model whose shape is not known (``specs.py``), or that must be converted first, has no estimates.
+A model whose shape is not known (``specs.py``), or that must be converted first, has no estimates, and a run of a game
+that nothing can stand in for (``samples.py``) shows its stages without work.
 """
 
 import shutil
@@ -16,10 +17,10 @@ from spag.core.visible import counted
 from spag.engines.pricing import Price, cost_usd
 from spag.models.finding import described_model
 from spag.planning.here import plan_here, planned_engines
-from spag.planning.plan import Planner, with_adapters
-from spag.planning.samples import play_work
+from spag.planning.plan import Planner
+from spag.planning.samples import NoExamplesError, play_work
 from spag.planning.specs import GIB, KNOWN_SHAPES, ModelShape, read_shape
-from spag.planning.stage import StagePlan, adapter_count, label_of, labels
+from spag.planning.stage import StagePlan, adapter_count, label_of, labels, with_adapters
 from spag.runs.execute import mix_warnings, preview_run
 from spag.runs.layout import planned_models
 from spag.runs.machine_checks import is_elsewhere
@@ -65,16 +66,18 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
         planned_engines(config)  # refused as by the run, if vLLM would need a plan
         shape = None
     planner, model = plan_here(config, shape or _STAND_IN), described_model(config.model.name)
-    works = _works({plan.name: plan for plan in planner.stages}, config)
+    plans, lacking = _plans(planner, config)
+    works = _works({plan.name: plan for plan in plans}, config) if plans else {}
     count = "" if planner.device.is_cpu else f"{planner.devices} x "
     facts = {"machine": f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB", "model": model}
-    found = RunEstimate([StageEstimate(name, state, works[name]) for name, state in states], facts, [])
+    facts |= {"plan": f"none: {lacking}"} if lacking else {}
+    found = RunEstimate([StageEstimate(name, state, works.get(name, "")) for name, state in states], facts, [])
     if shape is None:
         return found
     if is_elsewhere(config):
         facts["cluster"] = _NOT_HERE
     facts["model"] += f", {shape.parameters:,} parameters"
-    for plan in planner.stages:
+    for plan in plans:
         taken = facts[f"memory of {plan.name}"] = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
         if plan.sharing:
             facts[f"engines of {plan.name.removesuffix(' play')}"] = plan.sharing.describe()
@@ -86,8 +89,17 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
     facts["disk"] = f"{needed / GIB:.1f} GiB for models and checkpoints, {free / GIB:.1f} free in {place}"
     if needed > free:
         found.doubts.append(f"{folder}: {facts['disk']}; free space, or choose another --output")
-    facts.update(run_notes(planner))
+    facts.update(run_notes(planner) if plans else {})
     return found
+
+
+def _plans(planner: Planner, config: RunConfig) -> tuple[list[StagePlan], str]:
+    """Return the plans of a run's stages; none if nothing stands in for its play, and why."""
+    try:
+        return planner.stages, ""
+    except NoExamplesError as error:
+        planned_engines(config)  # refused as by the run, if vLLM would need a plan
+        return [], str(error)
 
 
 def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:

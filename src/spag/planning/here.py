@@ -7,9 +7,10 @@ from spag.core.visible import counted
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.planning.engines import Sharing, engine_players
 from spag.planning.hours import Assumptions
-from spag.planning.plan import Planner, with_adapters
+from spag.planning.plan import Planner
+from spag.planning.samples import NoExamplesError
 from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
-from spag.planning.stage import labels
+from spag.planning.stage import labels, with_adapters
 from spag.runs.machine_checks import cluster_gpus, is_elsewhere
 from spag.storage.machine import memory_bytes
 
@@ -31,8 +32,8 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     """Return the engines of each online phase in which trainer and vLLM share a GPU, by the name of its model.
 
     A run without online phases or GPUs, and one that plays with transformers, have no plan. Raises ``ConfigError`` if
-    trainer and engines do not fit, the model's shape is not known, or only other nodes of a cluster have GPUs, unless
-    ``engine.memory`` is set: then each engine gets an equal part of it.
+    trainer and engines do not fit, the model's shape is not known, nothing stands in for a game's play, or only other
+    nodes of a cluster have GPUs, unless ``engine.memory`` is set: then each engine gets an equal part of it.
     """
     online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
     if not online or config.engine.backend == "transformers" or config.model.device == "cpu":
@@ -47,12 +48,13 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
         return {}
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-    except ModelError as error:
+        return engines_of(plan_here(config, shape))
+    except (ModelError, NoExamplesError) as error:
         if config.engine.memory is None:  # vLLM would take what the trainer needs
-            fix = "set engine.memory to the share of each GPU that vLLM gets, such as 0.4"
+            either = "or " if isinstance(error, NoExamplesError) else ""  # its line names two fixes
+            fix = f"{either}set engine.memory to the share of each GPU that vLLM gets, such as 0.4"
             raise ConfigError(f"trainer and vLLM share a GPU, and {error}; {fix}") from error
         return _equal_parts(config)
-    return engines_of(plan_here(config, shape))
 
 
 def _equal_parts(config: RunConfig) -> dict[str, PlannedEngine]:

@@ -35,13 +35,17 @@ _DRAWS = 8
 """Updates drawn to find the largest micro-batch."""
 
 
+class NoExamplesError(ConfigError):
+    """Nothing stands in for the play of a game: it has neither bots nor teacher games."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """The samples or games of a stage (for play, in brackets): how many; tokens fed after packing (read after prefix
     caching) and trained (generated after distinct texts); the mean length of a text; the tokens fed and trained in the
     largest micro-batch (of the longest text); micro-batches (utterances); the ``games`` learned from; the tokens of all
-    prompts as they are sent, and all tokens ``drawn``; how often each sample is trained on, and how many times longer
-    texts may be.
+    prompts as they are sent, and all tokens ``drawn``; how often each sample is trained on, how many times longer texts
+    may be, and the ``size`` of a micro-batch in samples.
     """
 
     count: int
@@ -55,6 +59,7 @@ class Work:
     drawn: float = 0.0
     passes: float = 1.0
     growth: float = 1.0
+    size: int = 1
 
     def with_thoughts(self, thought: float) -> "Work":
         """Return this play with ``thought`` tokens before each utterance, all different and in no later prompt."""
@@ -94,7 +99,8 @@ def _finished(game: Game, count: int) -> list[tuple[Episode, bool]]:
         name = next((name for name in ("random", *game.bots) if name in game.bots), None)
         if name is None:
             fix = "add one to its bots, or data/teacher_games.jsonl to its package"
-            raise ConfigError(f"{game.name}: a plan needs a bot or teacher games to stand in for play; {fix}") from None
+            needs = "a plan needs a bot or teacher games to stand in for play"
+            raise NoExamplesError(f"{game.name}: {needs}; {fix}") from None
         return [(one, False) for one in bot_games(f"bot:{name}", count, 0, game)]
 
 
@@ -149,11 +155,12 @@ def _offline(
     mixed = mixed or [TrainingSample(prompt=" ", completion="")]
     size, limit = min(settings.global_batch_size, len(mixed)), settings.max_length
     draws = [random.Random(seed).sample(mixed, size) for seed in range(_DRAWS)]
-    parts = [part for draw in draws for part in micro_batches(draw, settings.micro_batch_size, limit, thought)]
+    batch = settings.micro_batch_size
+    parts = [part for draw in draws for part in micro_batches(draw, batch, limit, thought)]
     count = settings.max_steps * settings.global_batch_size if settings.max_steps else total * settings.epochs
     length = fmean(min(_tokens(one.prompt + one.completion) + thought, limit) for draw in draws for one in draw)
     fed, trained = (sum(sums) for sums in zip(*parts, strict=True))
-    seen = Work(size * _DRAWS, fed, trained, length, max(parts), len(parts), games, passes=count / total)
+    seen = Work(size * _DRAWS, fed, trained, length, max(parts), len(parts), games, passes=count / total, size=batch)
     return replace(seen * (count / seen.count), count=count)
 
 
@@ -173,10 +180,11 @@ def online_work(
         for at, one in enumerate(said):
             if settings.roles in ("both", one.role):
                 samples[f"{game.name}/{one.role}", one.prompt, one.completion, at if thought else 0] = one
-    parts = micro_batches(list(samples.values()), settings.micro_batch_size, thought=thought)
+    size = settings.micro_batch_size
+    parts = micro_batches(list(samples.values()), size, thought=thought)
     length = fmean(_tokens(one.prompt + one.completion) for one in samples.values()) + thought
     fed, trained = (sum(sums) for sums in zip(*parts, strict=True))
-    seen = Work(len(samples), fed, trained, length, max(parts), len(parts), passes=settings.epochs)
+    seen = Work(len(samples), fed, trained, length, max(parts), len(parts), passes=settings.epochs, size=size)
     return seen * (games / counted)
 
 

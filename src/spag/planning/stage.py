@@ -1,14 +1,13 @@
-"""A stage of a run before it starts: work, hours and memory of play or training, and changes that would make it fit."""
+"""A stage of a run before it starts: work, hours and memory of play or training."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
-from typing import Any
 
 from spag.algorithms import get
 from spag.algorithms import names as algorithm_names
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import LoraConfig, UpdateSettings
+from spag.algorithms.settings import LoraConfig
 from spag.config.refusals import training_refusals
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
@@ -21,7 +20,7 @@ from spag.planning.samples import Work, longest_text, play_work
 from spag.planning.specs import GIB, Device, ModelShape
 from spag.runs.layout import PlannedModel, planned_models
 
-_LACKS = "it needs more memory than there is"
+LACKS = "it needs more memory than there is"
 _NOTHING = Memory()
 
 
@@ -38,6 +37,18 @@ def label_of(model: PlannedModel) -> str:
 def labels(config: RunConfig) -> list[str]:
     """Return a run's names for its phases, in order; their stages are named after them."""
     return list(dict.fromkeys(map(label_of, planned_models(config))))
+
+
+def with_adapters(config: RunConfig) -> RunConfig:
+    """Return a run whose phases name the adapter that they train: later phases train the first one further."""
+    first: LoraConfig | None = None
+    phases: list[PhaseConfig] = []
+    for phase in config.phases:
+        own: LoraConfig | None = phase.settings.lora
+        first = first or own
+        loading = {"quantize": own is not None and own.quantize, "per_role": phase.settings.per_role}
+        phases.append(phase.model_copy(update={"lora": first and first.model_copy(update=loading)}))
+    return config.model_copy(update={"phases": phases})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +101,34 @@ class StagePlanner:
     @property
     def _one_engine(self) -> bool:
         """Whether one engine plays all of the run's models: vLLM, for adapters of one base model."""
-        return self._on_vllm and self.config.phases[0].settings.lora is not None
+        return self.on_vllm and self.config.phases[0].settings.lora is not None
 
     @property
-    def _on_vllm(self) -> bool:
+    def on_vllm(self) -> bool:
+        """Whether vLLM plays."""
         return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
+
+    @property
+    def actors(self) -> int:
+        """The engines that play online steps on GPUs that do not train; 0: each training process plays its share."""
+        return (self.config.cluster.online_workers or 0) if self.config.cluster.address else 0
 
     @property
     def _program(self) -> Memory:
         return Memory(program=PROGRAM if self.device.is_cpu else 0.0)
 
+    def phase(self, label: str) -> PhaseConfig:
+        """Return the phase of a label, with the adapter that it trains."""
+        return with_adapters(self.config).phases[labels(self.config).index(label)]
+
+    def place_of(self, label: str) -> str:
+        """Return the option that a phase's options are below."""
+        return label if label in algorithm_names() else f"phases.{labels(self.config).index(label)}"
+
     def _copies(self, engines: int | None = None) -> int:
         """Return how many copies of the model an engine holds. ``engines``: the number of engines of online steps."""
         engine, alone = self.config.engine, self.config.cluster.address is None and (engines or 1) == 1
-        shares = self._on_vllm and not self.device.is_cpu and alone
+        shares = self.on_vllm and not self.device.is_cpu and alone
         return engine.data_parallel or (max(self.devices // engine.tensor_parallel, 1) if shares else 1)
 
     def _at_work(self, processes: int) -> int:
@@ -127,102 +152,69 @@ class StagePlanner:
 
     def _engines(self, plays: Mapping[Game, int], sampling: SamplingConfig, models: int) -> Memory:
         text = max(self._play_work(game, sampling).largest[0] for game in plays)
-        return play_memory(self.shape, self.config.engine, text, self.number, models, self._on_vllm)
+        return play_memory(self.shape, self.config.engine, text, self.number, models, self.on_vllm)
 
-    def _training(
-        self, label: str, phase: PhaseConfig, times: int, work: Work, beside: Memory = _NOTHING, copies: int = 0
-    ) -> StagePlan:
+    def _training(self, label: str, times: int, work: Work, beside: Memory = _NOTHING, copies: int = 0) -> StagePlan:
         """Plan training on ``work``, with ``beside`` and ``copies`` of the trained weights in memory."""
-        settings, gpu = phase.settings, not self.device.is_cpu
+        phase, gpu = self.phase(label), not self.device.is_cpu
+        settings = phase.settings
         processes = settings.processes or self.devices
-        online, adapters = isinstance(settings, OnlineSettings), adapter_count(phase, self.config.game_of(phase))
+        online = isinstance(settings, OnlineSettings)
         updates = settings.steps * settings.updates if online else ceil(work.count / settings.global_batch_size)
-
-        def memory(changed: UpdateSettings, processes: int) -> Memory:
-            size = changed.micro_batch_size
-            fed, trained = (most * size / settings.micro_batch_size * work.growth for most in work.largest)
-            fed = min(max(fed, work.length * work.growth), size * getattr(changed, "max_length", inf))
-            sizes = fed, trained, self.number, processes
-            found = training_memory(self.shape, changed, *sizes, on_gpu=gpu, adapters=adapters)
-            weights = 4.0 * (adapters * self.shape.adapter(changed.lora) or self.shape.parameters)
-            policies = weights * copies / (processes if changed.parallel == "fsdp" else 1)
-            return found + Memory(policies=policies) + beside + self._program
-
         hours = START_S[self.device.is_cpu] / 3600 + training_hours(
             self.shape, settings, work, updates, self.device, self._at_work(processes), self.assumed,
             number=self.number, reference=get(phase.algorithm)(settings, seed=0).needs.reference,
         )  # fmt: skip
         room = self.device.memory * USABLE if gpu else self.device.memory / processes
-        taken = memory(settings, processes)
+        taken = self._training_memory(phase, work, copies) + beside + self._program
         stage = StagePlan(label, times, "samples", work.count, updates, work.games, work.fed, hours, taken, room)
         if processes > self.devices and gpu:
             stage.problems.append(f"processes={processes}, but there are {self.devices} GPUs")
         stage.problems.extend(training_refusals(settings, processes, self.config.model.dtype))
         if taken.total > room:
-            stage.problems.append(_LACKS)
-            stage.advice.extend(self._advice(label, settings, processes, memory, room))
+            stage.problems.append(LACKS)
         if taken.host:
             stage.notes.append(f"CPU memory for offload: {taken.host * processes / GIB:,.0f} GiB in all")
         return stage
 
-    def place_of(self, label: str) -> str:
-        """Return the option that a phase's options are below."""
-        return label if label in algorithm_names() else f"phases.{labels(self.config).index(label)}"
-
-    def _advice(
-        self, label: str, settings: UpdateSettings, processes: int,
-        memory: Callable[[UpdateSettings, int], Memory], room: float,
-    ) -> Iterator[str]:  # fmt: skip
-        """Yield the nearest settings whose ``memory`` fits into ``room``, with more GPUs if need be."""
-        place = self.place_of(label)
-        lora, gpu = settings.lora or LoraConfig(), not self.device.is_cpu
-        lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
-        whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}
-        small = {"optimizer": "adamw_8bit"} | whole
-        changes: list[dict[str, Any]] = [{"micro_batch_size": 1}, {"gradient_checkpointing": True}, lean]
-        if processes > 1 and gpu:
-            changes += [{"parallel": "fsdp"}, sharded, sharded | {"offload": True}]
-        changes += [small, lean | small] if gpu else []
-        adapters = [lora, *([lora.model_copy(update={"quantize": True})] if gpu else [])]
-        changes += [lean | {"lora": adapter} | whole for adapter in adapters]
-        more = [count for count in (2, 4, 8, 16, 32) if count > processes and gpu]
-        adapted = False
-        for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
-            new = {name: value for name, value in one.items() if getattr(settings, name) != value}
-            chosen = settings.model_copy(update=new)
-            refused = any(training_refusals(chosen, count, self.config.model.dtype))
-            is_other = chosen.lora != settings.lora  # an adapter is a different training: one is named, and goes on
-            if (taken := memory(chosen, count).total) <= room and not refused and not (adapted and is_other):
-                said = [f"--gpus {count}"] * (count != processes) + [set_words(place, *pair) for pair in new.items()]
-                yield f"{' '.join(said)}: {taken / GIB:.1f} GiB each"
-                if not is_other:
-                    return
-                adapted = True
+    def _training_memory(self, phase: PhaseConfig, work: Work, copies: int) -> Memory:
+        """Return the memory of training on ``work``, whose micro-batches may have had another size, and of ``copies``
+        of the trained weights.
+        """
+        settings, size = phase.settings, phase.settings.micro_batch_size
+        processes, adapters = settings.processes or self.devices, adapter_count(phase, self.config.game_of(phase))
+        fed, trained = (most * size / work.size * work.growth for most in work.largest)
+        fed = min(max(fed, work.length * work.growth), size * getattr(settings, "max_length", inf))
+        sizes, gpu = (fed, trained, self.number, processes), not self.device.is_cpu
+        found = training_memory(self.shape, settings, *sizes, on_gpu=gpu, adapters=adapters)
+        weights = 4.0 * (adapters * self.shape.adapter(settings.lora) or self.shape.parameters)
+        return found + Memory(policies=weights * copies / (processes if settings.parallel == "fsdp" else 1))
 
     def _play(
         self, name: str, times: int, plays: Mapping[Game, int], sampling: SamplingConfig, models: int,
-        engines: int | None = None, loaded: int = 0,
+        engines: int | None = None, loaded: int = 0, at_once: float = inf,
     ) -> StagePlan:  # fmt: skip
         """Plan this many episodes of each game, by ``models`` models at once, or as many as are ``loaded``.
-        ``engines``: the number of engines of online steps, which use the GPUs that they find.
+        ``engines``: the number of engines of online steps, which use the GPUs that they find; ``at_once``: the games
+        of each in a step, which are fewer than it may play.
         """
         engine, cluster, device, count = self.config.engine, self.config.cluster, self.device, self.devices
         copies = self._copies(engines)
         each = engine.tensor_parallel * copies
         workers = engines or ((cluster.workers or max(count // each, 1)) if cluster.address else 1)
-        used, batch = workers * each, max(engine.concurrency / copies / models, 1.0)  # models alternate
+        # models alternate, and a game waits for one utterance
+        used, batch = workers * each, max(min(engine.concurrency, at_once) / copies / models, 1.0)
         works = [self._play_work(game, sampling) * games for game, games in plays.items()]
-        if self._on_vllm:  # it computes each request separately
+        if self.on_vllm:  # it computes each request separately
             works = [replace(work, trained=work.drawn) for work in works]
         options = device, self._at_work(workers * copies), batch, self.number, self.assumed
         hours = sum(play_hours(self.shape, engine, work, *options) for work in works) + START_S[device.is_cpu] / 3600
         memory = self._engines(plays, sampling, loaded or models) + self._program
-        room = device.memory * ((engine.memory or GPU_MEMORY) if self._on_vllm else 1.0)
+        room = device.memory * ((engine.memory or GPU_MEMORY) if self.on_vllm else 1.0)
         tokens = sum(work.fed + work.drawn for work in works)
         stage = StagePlan(name, times, "games", sum(plays.values()), 0, 0, tokens, hours, memory, room)
         if memory.total > room:
-            stage.problems.append(_LACKS)
-            stage.advice.extend(self._smaller_engines(plays, sampling, loaded or models, room))
+            stage.problems.append(LACKS)
         if used > count and not device.is_cpu:
             stage.problems.append(f"the engines need {used} GPUs, but there are {count}")
         elif engines is None and count > 1:
@@ -233,34 +225,10 @@ class StagePlanner:
     def _idle(self, gpus: int) -> str:
         """Say how many GPUs are idle, if any, and which setting lets them play, if there is one."""
         engine, cluster, fix = self.config.engine, self.config.cluster, ""
-        if cluster.address is None and not self._on_vllm:  # it has one engine
+        if cluster.address is None and not self.on_vllm:  # it has one engine
             fix = ": set cluster.address=local"
         elif cluster.address is not None and cluster.workers:
             fix = ": set cluster.workers=null"
         elif engine.data_parallel:
             fix = ": set engine.data_parallel=null"
         return f"; {gpus} are idle{fix}" if gpus else ""
-
-    def _smaller_engines(
-        self, plays: Mapping[Game, int], sampling: SamplingConfig, models: int, room: float
-    ) -> Iterator[str]:
-        """Yield the nearest setting with which the engines of ``models`` models fit into ``room``, if there is one."""
-        engine, splits = self.config.engine, self._on_vllm and not self.device.is_cpu
-        for times in (2, 4, 8, 16):
-            halved = {"concurrency": ceil(engine.concurrency / times)}
-            changed = {"tensor_parallel": engine.tensor_parallel * times} if splits else halved
-            smaller = self.config.model_copy(update={"engine": engine.model_copy(update=changed)})
-            taken = replace(self, config=smaller)._engines(plays, sampling, models) + self._program
-            if taken.total <= room:
-                needed = smaller.engine.gpus
-                more = f"--gpus {needed} " if splits and needed > self.devices else ""
-                (setting,) = changed.items()
-                yield f"{more}{set_words('engine', *setting)}: {taken.total / GIB:.1f} GiB each"
-                return
-
-
-def set_words(place: str, name: str, value: Any) -> str:
-    """Return a setting as words of a command line."""
-    if isinstance(value, LoraConfig):
-        return f"--set {place}.lora.quantize=true" if value.quantize else f"--set {place}.lora={{}}"
-    return f"--set {place}.{name}={str(value).lower()}"

@@ -1,0 +1,121 @@
+"""What a plan advises: with it the same stage has no problem left, and takes what the advice says."""
+
+import re
+import shlex
+from typing import NamedTuple
+
+import pytest
+
+from spag.algorithms.online_settings import OnlineSettings
+from spag.config.files import load_config
+from spag.core.errors import ConfigError
+from spag.planning.advice import Change, fitting
+from spag.planning.here import engines_of
+from spag.planning.plan import Planner, StagePlan
+from spag.planning.specs import GIB, KNOWN_SHAPES, Device, find_gpu
+
+CPU = Device("CPU", 24.0 * GIB, 8e10, 205e9, 32e9, is_cpu=True, full_flops=8e10)
+A10G = find_gpu("A10G")
+LLAMA, QWEN = "model.name=meta-llama/Llama-2-7b-hf", "model.name=Qwen/Qwen3-1.7B"
+ON_RAY = ("cluster.address=auto", "reinforce.processes=2")
+SAID = re.compile(r"(?P<words>(?:--\S+ \S+ ?)+): (?:(?P<size>[\d.]+) GiB each|\D*)")
+
+
+class Case(NamedTuple):
+    """A run in which ``stage`` lacks memory, and how its first advice begins; without: there is none."""
+
+    changes: tuple[str, ...]
+    gpus: int
+    device: Device
+    stage: str
+    first: str
+
+
+CASES = {
+    "the trainer's weights are the engine's, until an adapter is trained": Case(
+        (QWEN, "model.dtype=float32"), 1, CPU, "reinforce", "--set reinforce.micro_batch_size=1 --set reinforce.lora={}"
+    ),
+    "an engine of its own, beside which an adapter does not fit": Case(
+        (LLAMA, "engine.backend=transformers"), 1, find_gpu("RTX-4090"), "reinforce", ""
+    ),
+    "each of two engines on more GPUs": Case(
+        (LLAMA, "cluster.address=auto", "cluster.workers=2"), 2, A10G, "arena",
+        "--gpus 8 --set engine.tensor_parallel=4",
+    ),
+    "engines beside training": Case(
+        (LLAMA, *ON_RAY, "cluster.online_workers=2"), 4, A10G, "reinforce play",
+        "--gpus 10 --set engine.tensor_parallel=4",
+    ),
+    "training beside engines": Case(
+        (LLAMA, *ON_RAY, "cluster.online_workers=2"), 4, A10G, "reinforce",
+        "--set reinforce.micro_batch_size=1 --set reinforce.lora.quantize=true",
+    ),
+    "vLLM in the way of training": Case((LLAMA,), 1, A10G, "reinforce play", ""),
+    "as many processes as GPUs": Case(
+        (LLAMA, "imitation.processes=1"), 1, A10G, "imitation",
+        "--set imitation.micro_batch_size=1",
+    ),
+    "more processes than GPUs": Case(
+        (LLAMA, "imitation.processes=4"), 2, A10G, "imitation", "--gpus 4 --set imitation.micro_batch_size=1"
+    ),
+}  # fmt: skip
+
+
+def plan(changes: tuple[str, ...], gpus: int, device: Device) -> Planner:
+    config = load_config("kuhn", changes)
+    return Planner(config, KNOWN_SHAPES[config.model.name], device, gpus, host=512.0 * GIB)
+
+
+def stage_of(planner: Planner, name: str) -> StagePlan:
+    return next(one for one in planner.stages if one.name == name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_advised_fits_as_it_says(name: str) -> None:
+    changes, gpus, device, stage, first = CASES[name]
+    short = stage_of(plan(changes, gpus, device), stage)
+    assert short.problems and bool(short.advice) == bool(first)
+    assert not first or short.advice[0].startswith(first)
+    for advice in short.advice:
+        found = SAID.fullmatch(advice)
+        assert found, advice
+        words = shlex.split(found["words"])
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        changed = (*changes, *(value for flag, value in zip(words[::2], words[1::2], strict=True) if flag == "--set"))
+        planner = plan(changed, int(given.get("--gpus", gpus)), device)
+        then = stage_of(planner, stage)
+        assert not then.problems, advice
+        assert "training and the actors" not in str([one.problems for one in planner.stages])  # they fit together
+        assert found["size"] is None or float(found["size"]) == pytest.approx(then.memory.total / GIB, abs=0.1)
+
+
+def test_more_gpus_come_with_as_many_processes() -> None:
+    changes = (LLAMA, "imitation.processes=1")
+    *_, sharded = stage_of(plan(changes, 1, A10G), "imitation").advice
+    assert sharded.startswith("--gpus 8 --set imitation.micro_batch_size=1 ") and "imitation.processes=8:" in sharded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("engine.max_length=8192",), ("cluster.address=auto", "cluster.workers=2")])
+def test_a_run_is_not_told_to_take_more_gpus(more: tuple[str, ...]) -> None:
+    """An engine alone would fit on two GPUs; beside a trainer, each process would need two of its own."""
+    planner = plan((LLAMA, *more), 1, A10G)
+    play = stage_of(planner, "reinforce play")
+    assert [one.partition(":")[0] for one in play.problems] == ["trainer and vLLM do not fit together"]
+    with pytest.raises(ConfigError) as refused:
+        engines_of(planner)
+    assert "--gpus" not in str(refused.value) and "tensor_parallel" not in str(refused.value)
+
+
+def test_engines_on_several_gpus_each_are_still_counted() -> None:
+    problems = stage_of(plan((QWEN, "engine.tensor_parallel=2"), 2, A10G), "reinforce play").problems
+    assert "the engines need 4 GPUs, but there are 2" in problems
+
+
+def test_what_an_algorithm_refuses_is_not_advised() -> None:
+    def refused(planner: Planner) -> StagePlan:
+        OnlineSettings.model_validate({"games": 3, "repeats": 2})
+        raise AssertionError("these are no whole groups")
+
+    assert list(fitting(plan((LLAMA,), 1, A10G), refused, [Change(1, "engine", {"concurrency": 1})])) == []
