@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from spag.cli import main
 from spag.config.files import load_config
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
@@ -70,6 +72,14 @@ def test_a_cpu_does_not_choose_the_dtype_of_gpus(
             check_dtype(online(*changes))
     else:
         check_dtype(online(*changes))
+
+
+def test_commands_are_refused_as_a_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: 0)
+    monkeypatch.setattr(machine_checks, "cluster_gpus", lambda address: 2)
+    common = ["--config", "demo", "--set", ELSEWHERE, "--output", str(tmp_path / "games.jsonl")]
+    refused = CliRunner().invoke(main, ["play", "bot:constant", *common])
+    assert refused.exit_code == 2 and "model.dtype=auto: this machine has no GPU" in refused.output
 
 
 def test_a_run_is_refused_before_it_measures_and_a_dry_run_is_not(

@@ -6,7 +6,6 @@ Each stage reads and writes files of the run folder, so a run can be stopped any
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 from spag.algorithms.settings import OfflineSettings
@@ -60,8 +59,6 @@ def run(
         finished = all(map(manifest.is_done, planned_stages(config)))
         if not finished:
             check_run(config, setup.game)
-            if "dtype" not in manifest.measured:
-                check_dtype(config)
             engines = plan_engines(config)
         if not manifest.stages:
             model = f"model: {described_model(config.model.name)}"
@@ -107,13 +104,19 @@ def mix_warnings(config: RunConfig) -> list[str]:
 def resolve_dtype(
     config: RunConfig, remember: Callable[[Callable[[], str]], str] = lambda measure: measure()
 ) -> RunConfig:
-    """Replace dtype ``auto`` by the fastest one here; ``remember`` may return an earlier measurement."""
+    """Replace dtype ``auto`` by the fastest one here; ``remember`` may return an earlier measurement. Raises
+    ``ConfigError`` if this machine cannot measure it for those that play and train.
+    """
     if config.model.dtype != "auto":
         return config
-    from spag.models.loading import fastest_dtype  # noqa: PLC0415 - imports torch
 
-    dtype = remember(partial(fastest_dtype, config.model.device))
-    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
+    def measure() -> str:
+        from spag.models.loading import fastest_dtype  # noqa: PLC0415 - imports torch
+
+        check_dtype(config)
+        return fastest_dtype(config.model.device)
+
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": remember(measure)})})
 
 
 def _carry_out(state: Run) -> None:
