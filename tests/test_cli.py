@@ -263,6 +263,7 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
 
 BROKEN_GAMES = """
 from dataclasses import dataclass
+from spag.core.errors import DataError
 from spag.games.base import TextGame
 
 @dataclass(frozen=True)
@@ -271,6 +272,21 @@ class Needy(TextGame):
 
 class Blank(TextGame):
     pass
+
+@dataclass(frozen=True)
+class Files(TextGame):
+    def __post_init__(self):
+        open("no such file")
+
+@dataclass(frozen=True)
+class Words(TextGame):
+    def __post_init__(self):
+        raise DataError("words.txt:1: empty")
+
+@dataclass(frozen=True)
+class Share(TextGame):
+    def __post_init__(self):
+        1 / 0
 
 def function():
     pass
@@ -283,6 +299,9 @@ def test_a_game_that_cannot_be_made_hides_no_other(tmp_path: Path, monkeypatch: 
     entries = {
         "needy": "bad_games:Needy",
         "blank": "bad_games:Blank",
+        "files": "bad_games:Files",
+        "words": "bad_games:Words",
+        "share": "bad_games:Share",
         "call": "bad_games:function",
         "gone": "nowhere:Gone",
     }
@@ -292,6 +311,8 @@ def test_a_game_that_cannot_be_made_hides_no_other(tmp_path: Path, monkeypatch: 
     faults = {row["name"]: row["error"] for row in json.loads(spag("games", "--json").output) if "error" in row}
     assert faults.keys() == entries.keys() and all(fault in listed for fault in faults.values())
     assert faults["needy"].startswith("game.stake: field required") and "mend or uninstall" in faults["gone"]
+    assert faults["files"] == "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"
+    assert (faults["words"], faults["share"]) == ("words.txt:1: empty", "ZeroDivisionError: division by zero")
 
 
 def test_the_cost_of_play_is_in_its_json_too(tmp_path: Path) -> None:
@@ -435,6 +456,12 @@ def test_training_never_overwrites_what_it_reads(games: Path, tmp_path: Path) ->
     refused = spag("train", "spag", samples, "--output", output, status=2).output
     assert refused == f"error: {samples}: would be overwritten, but this command reads it; choose another --output\n"
     assert samples.read_bytes() == before
+    kept = output / "checkpoint" / "games.jsonl"
+    kept.parent.mkdir()
+    kept.write_bytes(games.read_bytes())
+    for reads in ((kept,), (games, "--model", kept.parent)):
+        refused = spag("train", "spag", *reads, "--output", output, status=2).output
+        assert f"{kept.parent}: would be replaced, but this command reads {kept.parent}" in refused
 
 
 @pytest.mark.slow

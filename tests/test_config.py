@@ -15,6 +15,7 @@ from spag.config.presets import PRESETS
 from spag.config.reference import configuration_page, phase_options
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
+from spag.games.registry import get
 from spag.games.taboo.taboo import AdversarialTaboo
 
 ROOT = Path(__file__).parent.parent
@@ -124,13 +125,29 @@ def test_another_game_brings_its_own_settings() -> None:
     whole = ["game.name=kuhn_poker", "game={hands: 6}"]  # spag play --game kuhn_poker --set ...
     assert load_config("demo", whole) == load_config("demo", whole[::-1])
     assert load_config("demo", whole).game.model_extra == {"hands": 6}
-    assert load_config("demo", ["game={name: nim, largest_heap: 4}", "game.name=kuhn_poker"]).game.name == "kuhn_poker"
+    for named in ("game={name: nim, largest_heap: 7}", 'game={"name": "nim", "largest_heap": 7}'):
+        assert load_config("demo", [named, "game.name=kuhn_poker"]).game.name == "kuhn_poker"  # the last one given
+        assert load_config("demo", ["game.name=kuhn_poker", named]).game.name == "nim"
+        both = load_config("demo", ["game.take=2", named]).game.model_extra or {}
+        assert (both["largest_heap"], both["take"]) == (7, 2)
+    kept = load_config("demo", ["game={max_turns: 5}"]).game.model_extra or {}
+    assert (kept["max_turns"], kept["top_words"]) == (5, 2000)
 
 
-@pytest.mark.parametrize("phase", ["game: {hands: 6}", "game: {}", "mix: [{name: nim}, {weight: 2}]"])
-def test_the_game_of_a_phase_has_a_name(phase: str) -> None:
-    with pytest.raises(ConfigError, match=r"phases\.0.*: this game has no name, as in game: {name: nim}"):
-        parse_config(f"game: {{name: kuhn_poker}}\nphases: [{{algorithm: reinforce, {phase}}}]", "test")
+def test_a_game_without_a_name_is_that_of_the_run_with_other_settings() -> None:
+    text = """
+game: {name: nim, largest_heap: 9, take: 2}
+phases:
+- {algorithm: reinforce, game: {take: 4}}
+- {algorithm: reinforce, mix: [{name: kuhn_poker}, {largest_heap: 6, weight: 2}]}
+"""
+    config = parse_config(text, "test")
+    one, mixed = config.phases
+    assert one.game and one.game.build() == get("nim", largest_heap=9, take=4)
+    assert [game.name for game, _ in mixed.mix(config.game)] == ["kuhn_poker", "nim"]
+    assert mixed.mix(config.game)[1][0] == get("nim", largest_heap=6, take=2)
+    [_, spag] = load_config("demo", ["spag.game.max_turns=5"]).phases
+    assert spag.game and (spag.game.model_extra or {})["top_words"] == 2000
 
 
 def test_a_phase_may_have_a_game_of_its_own() -> None:

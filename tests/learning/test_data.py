@@ -119,14 +119,14 @@ CHAT = (
         ("Hi.<|im_end|>", PromptStyle.TAGGED, "Hi.</answer></s>"),
         ("Hi.<|im_end|>", PromptStyle.CHAT, "Hi.</s>"),
         # of other prompt styles
-        ("Hi.</s>", PromptStyle.TAGGED, "Hi.</answer></s>"),
-        (" Hi.\n</s>", PromptStyle.TAGGED, "Hi.</answer></s>"),
         ("Hi.</answer>", PromptStyle.PLAIN, "Hi.</s>"),
         ("Hi. </answer>", PromptStyle.CHAT, "Hi.</s>"),
         # our own: ended, closed, cut at a stop string
         ("Hi.</s>", PromptStyle.PLAIN, None),
         ("Hi.</s>", PromptStyle.CHAT, None),
         (" Hi.</answer>", PromptStyle.TAGGED, None),
+        ("Hi.</s>", PromptStyle.TAGGED, None),  # it forgot to close the answer
+        (" Hi.\n</s>", PromptStyle.TAGGED, None),
         ("Hi.\nplayer_1:", PromptStyle.PLAIN, None),
         ("Hi.\nplayer_1:", PromptStyle.TAGGED, None),
         ("Hi.\n", PromptStyle.CHAT, None),
@@ -166,7 +166,6 @@ def test_what_was_cut_at_the_token_limit_is_trained_as_sampled(model_folder: Pat
 
 
 def test_an_answer_behind_a_thought_may_stay_open(model_folder: Path) -> None:
-    """Only a tagged reply opens one itself, so it is of this style; its thought would be lost."""
     tokenizer = load_tokenizer(str(model_folder))
     ids = tuple(tokenizer.encode("So.</think><answer>Hi.</s>", add_special_tokens=False))
     sample = TrainingSample(prompt="q", completion="Hi.", completion_ids=ids, thinking=True)

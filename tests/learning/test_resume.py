@@ -4,6 +4,7 @@ import json
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from tiny import MODEL, settings, train_tiny, train_until
 
 import forked
 from spag.algorithms.imitation import Imitation, ImitationSettings
+from spag.algorithms.spag import SpagSettings
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import RunError
 from spag.games.base import Game
 from spag.games.registry import get
-from spag.learning.checkpoints import STATE, finish_checkpoint, finished_result, open_state, record_result
+from spag.learning.checkpoints import STATE, earlier_work, finish_checkpoint, finished_result, open_state, record_result
 from spag.learning.loop import Loop
 from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.phase import Phase
@@ -127,13 +129,15 @@ def test_folders_of_those_names_beside_an_offline_training_stay(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["episodes", "start", "state"]
 
 
-def test_a_state_of_others_is_refused_and_stays(tmp_path: Path) -> None:
-    notes = tmp_path / "state" / "notes.txt"
-    notes.parent.mkdir()
-    notes.touch()
-    with pytest.raises(RunError, match=r"state: holds notes\.txt, which no training wrote; choose another --output"):
-        open_state(notes.parent, "a")
-    assert notes.is_file()
+@pytest.mark.parametrize("name", ["notes.txt", "checkpoint-final"])
+def test_a_state_of_others_is_refused_before_anything_is_deleted(name: str, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / name).touch()
+    (tmp_path / "training.json").write_text('{"fingerprint": "a", "result": {}}')
+    phase = SimpleNamespace(output=tmp_path, settings=SpagSettings())
+    with pytest.raises(RunError, match=rf"state: holds {name}, which no training wrote; choose another --output"):
+        earlier_work(phase, "b", 1)
+    assert (tmp_path / "state" / name).is_file() and (tmp_path / "training.json").is_file()
 
 
 def test_online_games_of_another_finished_training_go_with_its_record(tmp_path: Path) -> None:
@@ -149,11 +153,12 @@ def test_online_games_of_another_finished_training_go_with_its_record(tmp_path: 
 
 
 def test_models_that_a_killed_training_was_saving_go(tmp_path: Path) -> None:
-    for name in (".checkpoint.spag-a", ".start.spag-b", "snapshots/.step-00002.spag-c", "snapshots/step-00001"):
+    left = [f"{name}.spag-12345678" for name in (".checkpoint", ".start", "snapshots/.step-00002")]
+    for name in (*left, "snapshots/step-00001", "snapshots/.git"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "model.safetensors").touch()
     assert finished_result(tmp_path, "a") is None
-    assert [path.name for path in tmp_path.rglob("*")] == ["snapshots", "step-00001", "model.safetensors"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"snapshots", "step-00001", ".git", "model.safetensors"}
 
 
 class Counting(Imitation):

@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 
+from spag.config.schema import ModelConfig
+from spag.core.errors import ConfigError, ModelError
 from spag.engines.transformers.engine import TransformersEngine
+from spag.learning.start import trainable
 from spag.models.loading import load_adapters, load_model, load_tokenizer, save_model, save_roles
 from spag.models.roles import adapter_name, read_roles, weights_of_adapter
 from spag.models.saved import saved_weights
@@ -100,3 +104,27 @@ def test_an_adapter_that_came_with_embeddings_is_saved_with_them(base: Path, tmp
     save_model(loaded, tokenizer, tmp_path / "again")
     again = load_model(str(tmp_path / "again"), dtype="float32", device="cpu").state_dict()
     assert all(torch.equal(again[name], weight) for name, weight in loaded.state_dict().items())
+
+
+def test_shared_training_refuses_an_adapter_that_came_with_embeddings(base: Path, tmp_path: Path) -> None:
+    """Shards are gathered without what is not trained."""
+    adapted(base).save_pretrained(tmp_path, save_embedding_layers=True)
+    load_tokenizer(str(base)).save_pretrained(tmp_path)
+    start = ModelConfig(name=str(tmp_path), dtype="float32")
+    options: dict[str, Any] = {"accelerator": Accelerator(cpu=True), "seed": 0, "longest": 100, "roles": {}}
+    options["lora"] = None
+    with pytest.raises(ConfigError, match=r"this adapter brings embeddings of its own.*; set parallel=replicas"):
+        trainable(start, **options, sharded=True)
+    trainable(start, **options, sharded=False)
+
+
+def test_every_adapter_of_a_model_is_checked_for_broken_weights(base: Path, tmp_path: Path) -> None:
+    folders = {name: str(tmp_path / name) for name in ("a", "b")}
+    for name, folder in folders.items():
+        model = adapted(base, **KINDS["embedding"])
+        if name == "b":
+            next(weight for part, weight in trained(model).items() if "lora_embedding_A" in part).data[0, 0] = torch.nan
+        model.save_pretrained(folder, save_embedding_layers=False)
+        load_tokenizer(str(base)).save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"b: .*lora_embedding_A"):
+        load_adapters(folders, dtype="float32")

@@ -1,6 +1,7 @@
 """The report's section of online training, and the block that ``spag run`` prints of it."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -211,6 +212,10 @@ def write_two(folder: Path) -> Path:
     stages["3-reinforce/train"] = stages["2-reinforce/train"]
     stages["2-reinforce/train"] = {**stages["3-reinforce/train"], "results": {"stopped": "step 12: all is lost"}}
     write_json(folder / "manifest.json", manifest)
+    arena = json.loads((folder / "arena" / "results.json").read_text())
+    exact = {"imitation": 0.37, "reinforce-2": 0.04, "reinforce-3": 0.02}
+    arena["exact_metrics"] = {name: {"exploitability": value} for name, value in exact.items()}
+    write_json(folder / "arena" / "results.json", arena)
     return folder
 
 
@@ -219,6 +224,11 @@ def test_every_online_phase_is_shown(tmp_path: Path, capsys: pytest.CaptureFixtu
     html = write_report(folder).read_text()
     assert html.count("12 steps, each a batch") == 2
     assert "<h3>reinforce-2</h3>" in html and "<h3>reinforce-3</h3>" in html
+    parts = html.partition("<h3>reinforce-3</h3>")[::2]
+    first, second = (" ".join(re.sub("<[^>]*>", " ", part).split()) for part in parts)
+    assert "reinforce-2 (final) 0.040" in first and "reinforce-3 0.020" not in first
+    assert "reinforce-2 0.040" in second and "reinforce-3 (final) 0.020" in second
+    assert "<h4><bdi>Online policy on held-out tasks</bdi></h4>" in html
     assert html.count("Warnings of collapse") == 1 and "step 12: all is lost" in html
     plots = {path.stem for path in (folder / "report" / "plots").iterdir()}
     assert {"online-reinforce-2-kuhn_poker", "online-reinforce-3-kuhn_poker", "online-reinforce-3-training"} <= plots

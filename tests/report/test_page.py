@@ -222,8 +222,14 @@ def test_plots_of_an_earlier_report_go_and_others_stay(tmp_path: Path, monkeypat
 def test_names_that_are_cut_to_one_label_show_what_differs() -> None:
     paths = [f"./runs/a/2-spag/iteration-{number}/checkpoint" for number in (1, 3)]
     assert charts.labels([*paths, "base"]) == {paths[0]: "…iteration-1", paths[1]: "…iteration-3", "base": "base"}
-    models = ["Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct-GGUF"]
-    assert len(set(charts.labels(models).values())) == 2
+    qwen = "Qwen/Qwen2.5-0.5B-Instruct"
+    folder = "./runs/kuhn-baseline/2-reinforce/checkpoint"
+    seeds = [f"./runs/kuhn-baseline-seed-{seed}/2-reinforce/checkpoint" for seed in (1, 2)]
+    for names in ([qwen, f"{qwen}-GGUF"], [f"openai:{qwen}-2024-01", f"openai:{qwen}-2024-02"], seeds,
+                  [folder, f"{folder}/kuhn_poker-player_0"]):  # fmt: skip
+        for longest in (18, 24):
+            labels = charts.labels(names, longest).values()
+            assert len(set(labels)) == 2 and max(map(len, labels)) <= longest
     with plot_style():
         matrix = charts.ratings([{"name": name, "points": 0, "low": 0, "high": 1} for name in paths])
     assert [text.get_text() for text in matrix.axes[0].get_yticklabels()] == ["…iteration-1", "…iteration-3"]

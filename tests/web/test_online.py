@@ -220,6 +220,15 @@ def test_each_online_phase_has_its_figures_steps_and_games(tmp_path: Path) -> No
         assert '<option value="group">' in client.get("/games").text
 
 
+def test_steps_that_wait_for_a_redo_are_not_linked(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["stages"]["2-reinforce/train"]["status"] = "waiting"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with visitor(site(folder)) as client:
+        assert 'href="/steps' not in client.get("/").text
+
+
 def test_runs_without_online_steps_show_none(client: TestClient, tmp_path: Path) -> None:
     assert 'href="/steps"' in client.get("/games").text
     with visitor(site(bot_games("kuhn_poker", tmp_path / "games.jsonl"))) as other:

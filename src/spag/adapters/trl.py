@@ -148,8 +148,8 @@ class GameRollout:
             one.extend_context(tokenizer, prompt, self.style, thinking=self.thinking)
             for one, prompt in zip(due, prompts, strict=True)
         ]
-        padding = [[tokenizer.eos_token_id]] * (most - len(contexts))
-        generated, logprobs = trainer._generate_single_turn([*contexts, *padding], None, {}, 1)
+        filler = contexts[-1:] or [[tokenizer.eos_token_id]]  # a reply that ends like the others
+        generated, logprobs = trainer._generate_single_turn(contexts + filler * (most - len(contexts)), None, {}, 1)
         texts = []
         for number, (one, context) in enumerate(zip(due, contexts, strict=True)):
             ids, text, one.stopped = _cut(

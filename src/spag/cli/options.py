@@ -9,7 +9,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -87,6 +87,15 @@ def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
         with suppress(OSError, ValueError):  # no such file, which is reported elsewhere
             if output is not None and path is not None and output.samefile(path):
                 raise ConfigError(f"{output}: would be overwritten, but this command reads it; choose another --output")
+
+
+def refuse_inside(folders: Sequence[Path], *inputs: Path | str | None) -> None:
+    """Raise ``ConfigError`` if a command reads one of ``folders``, or a file in it, which it replaces."""
+    for path in inputs:
+        for folder in folders if path is not None else ():
+            if Path(str(path)).resolve().is_relative_to(folder.resolve()):
+                what = f"{folder}: would be replaced, but this command reads {path}"
+                raise ConfigError(f"{what}; choose another --output")
 
 
 EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)

@@ -74,9 +74,11 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
 
 def _turn(override: str) -> int:
     """Return when an override is applied: phases before options inside them, and a game's name before its settings."""
-    option, _, value = override.partition("=")
-    names = f".{option}".endswith(".game") and re.search(r"\bname\s*:", value)
-    return 0 if option == "phases" else 1 if names else 2 if f".{option}".endswith(".game.name") else 3
+    option, _, text = override.partition("=")
+    if option == "phases":
+        return 0
+    value = _value(text, option) if f".{option}".endswith(".game") else None
+    return 1 if f".{option}".endswith(".game.name") or (isinstance(value, dict) and "name" in value) else 2
 
 
 def _with_source(fault: str, label: str, applied: Mapping[str, str]) -> str:
@@ -135,8 +137,9 @@ def _apply_override(data: dict[str, Any], override: str) -> str:
     if path[-2:] == ["game", "name"] and isinstance(section, dict) and section.get("name", DEFAULT) != value:
         section.clear()  # settings of another game
     known = section.get("game") if path[-1] == "game" and isinstance(section, dict) else None
-    if isinstance(known, dict) and isinstance(value, dict) and "name" in known:
-        value = {"name": known["name"], **value}  # as if its settings were given one by one
+    if isinstance(known, dict) and isinstance(value, dict):
+        name = known.get("name", DEFAULT)
+        value = {**known, **value} if value.get("name", name) == name else value  # as if given one by one
     section[_place(section, path[-1], key)] = value
     return ".".join(path)
 

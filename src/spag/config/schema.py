@@ -176,15 +176,8 @@ class WeightedGame(Section):
     def _of_mapping(cls, data: Any) -> Any:
         if isinstance(data, dict) and "game" not in data:
             rest = {key: value for key, value in data.items() if key != "weight"}
-            return {"game": _named(rest), "weight": data.get("weight", 1.0)}
+            return {"game": rest, "weight": data.get("weight", 1.0)}
         return data
-
-
-def _named(game: Any) -> Any:
-    """Return the game of a phase or of a mix, which has no default name."""
-    if isinstance(game, dict) and "name" not in game:
-        raise PydanticCustomError("unnamed", "this game has no name, as in game: {name: nim}; spag games lists them")
-    return game
 
 
 class _Mix(Section):
@@ -211,7 +204,7 @@ class PhaseConfig(BaseModel):
         own = {key: value for key, value in data.items() if key not in ("algorithm", "game")}
         settings = get_algorithm(name).Settings.model_validate(own)
         _Mix.model_validate({"mix": getattr(settings, "mix", ())})
-        return {"algorithm": name, "game": _named(data.get("game")), **settings.model_dump()}
+        return {"algorithm": name, "game": data.get("game"), **settings.model_dump()}
 
     @property
     def settings(self) -> Any:
@@ -247,11 +240,29 @@ class RunConfig(Section):
         """Return the game of a phase."""
         return phase.game or self.game
 
+    @model_validator(mode="before")
+    @classmethod
+    def _games_of_phases(cls, data: Any) -> Any:
+        """Read a phase's game without a name, or one of a mix, as the run's game with other settings."""
+        game, phases = (data.get(name) for name in ("game", "phases")) if isinstance(data, dict) else (None, None)
+        if not isinstance(game, dict) or not isinstance(phases, list):
+            return data
+        return {**data, "phases": [_with_game(phase, game) if isinstance(phase, dict) else phase for phase in phases]}
+
     @model_validator(mode="after")
     def _roles_of_the_games(self) -> "RunConfig":
         for number, phase in enumerate(self.phases):
             _check_roles(f"phases.{number}", phase.settings, self, phase)
         return self
+
+
+def _with_game(phase: dict[str, Any], game: dict[str, Any]) -> dict[str, Any]:
+    def whole(own: Any, keys: tuple[str, ...] = ("name",)) -> Any:
+        return {**game, **own} if isinstance(own, dict) and own.keys().isdisjoint(keys) else own
+
+    own = {"game": whole(phase["game"])} if "game" in phase else {}
+    mix = {"mix": [whole(one, ("name", "game")) for one in phase["mix"]]} if isinstance(phase.get("mix"), list) else {}
+    return {**phase, **own, **mix}
 
 
 def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase: PhaseConfig) -> None:

@@ -171,10 +171,15 @@ def _value(value: Any) -> str:
 def settings_table(phases: list[Learned]) -> Table:
     """Return by phase the settings that shape learning, and all others that are not at their defaults."""
     names = dict.fromkeys([*SETTINGS, *(name for phase in phases for name in phase.changed)])
-    values = {name: [phase.values.get(name) for phase in phases] for name in names}
-    given = {name: own for name, own in values.items() if any(value is not None for value in own)}
-    rows = ((name, *(one if one is None else str(one) for one in own)) for name, own in given.items())
-    return Table("Settings", ("setting", *(phase.name for phase in phases)), tuple(rows))
+    rows = [(name, *(_shown(phase, name) for phase in phases)) for name in names]
+    shown = tuple(row for row in rows if any(cell is not None for cell in row[1:]))
+    return Table("Settings", ("setting", *(phase.name for phase in phases)), shown)
+
+
+def _shown(phase: Learned, name: str) -> str | None:
+    """Return a setting as text; ``None`` if the phase has none of that name, or it is off by default."""
+    value = phase.values.get(name)
+    return str(value) if value is not None else "null" if name in phase.changed else None
 
 
 def _settings(settings: Any) -> tuple[dict[str, Any], list[str]]:

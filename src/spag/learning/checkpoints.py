@@ -9,6 +9,7 @@ other samples, another start model or other settings is never resumed.
 import hashlib
 import json
 import logging
+import re
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -30,7 +31,7 @@ from spag.learning.sharding import check_resumable, load_shares, save_shares
 from spag.models.identity import weights_digest
 from spag.models.refusals import described, library_errors
 from spag.storage.jsonfile import read_json
-from spag.storage.store import sync_files, write_atomically, write_json
+from spag.storage.store import sync_files, unfinished_pattern, write_atomically, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ ONLINE_GAMES = ("episodes", "evaluations", "snapshots", "start")
 """Folders of an online phase that hold play of its policies, or the policies themselves."""
 _MARKER = "complete"
 _PREFIX = "checkpoint-"
+_LABEL = "fingerprint"
 
 
 def phase_fingerprint(phase: Phase) -> str:
@@ -55,6 +57,7 @@ def phase_fingerprint(phase: Phase) -> str:
 
 def earlier_work(phase: Phase, wanted: str, processes: int) -> tuple[dict[str, Any] | None, Path | None]:
     """Return a finished phase's result, or the checkpoint to resume from; delete stale files. For the first process."""
+    _check_own(phase.output / "state")
     online = isinstance(phase.settings, OnlineSettings)
     if (finished := finished_result(phase.output, wanted, online=online)) is not None:
         return finished, None
@@ -121,19 +124,23 @@ def resuming(checkpoint: Path) -> AbstractContextManager[None]:
     return library_errors(explain, also=(CheckpointException, PickleError))
 
 
+def _check_own(state: Path) -> None:
+    """Raise ``RunError`` for a folder of that name that no training wrote."""
+    for path in state.iterdir() if state.is_dir() else ():
+        hidden = path.name.startswith(".")  # an unfinished write
+        if not hidden and path.name != _LABEL and not re.fullmatch(rf"{_PREFIX}\d+", path.name):
+            raise RunError(f"{state}: holds {path.name}, which no training wrote; choose another --output")
+
+
 def open_state(state: Path, wanted: str, *, online: bool = True) -> Path | None:
     """Return the newest complete checkpoint with the fingerprint ``wanted``, and delete everything else in
     ``state``; with another fingerprint, in an online phase, also the games beside it, which another policy played.
 
-    Raises ``DataError`` for a checkpoint whose record of the steps was damaged, and ``RunError`` for a folder of that
-    name that is not ours.
+    Raises ``DataError`` for a checkpoint whose record of the steps was damaged.
     """
-    label = state / "fingerprint"
+    label = state / _LABEL
     if state.is_dir() and not (label.is_file() and label.read_bytes() == wanted.encode()):
-        left = [path.name for path in state.iterdir() if not path.name.startswith(".")]  # unfinished writes are hidden
-        if foreign := [name for name in left if name != label.name and not name.startswith(_PREFIX)]:
-            raise RunError(f"{state}: holds {foreign[0]}, which no training wrote; choose another --output")
-        if left:
+        if any(state.iterdir()):
             logger.warning("%s is of other samples or settings; training starts over", state)
         if online:
             _discard_games(state.parent)  # before the state, which tells whose games they are
@@ -171,8 +178,8 @@ def finished_result(output: Path, wanted: str, *, online: bool = True) -> dict[s
     if online and finished is not None and finished.fingerprint != wanted:
         _discard_games(output)  # before its record, which tells whose games they are
     record.unlink(missing_ok=True)
-    for pattern in (".checkpoint.*", ".start.*", "snapshots/.*"):  # what a killed process was saving
-        for leftover in output.glob(pattern):
+    for place in ("checkpoint", "start", "snapshots/*"):  # what a killed process was saving
+        for leftover in output.glob(unfinished_pattern(place)):
             discard_state(leftover)
     return None
 

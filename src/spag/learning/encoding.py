@@ -102,7 +102,7 @@ def encode_samples(
         place = f"sample {index} (episode {sample.episode_id!r})"
         if not (math.isfinite(sample.reward) and math.isfinite(sample.weight)):
             raise DataError(f"{place}: reward {sample.reward} and weight {sample.weight} must be finite")
-        as_sampled = _are_of(sample, tokenizer, style, known, end, foreign)
+        as_sampled = _are_of(sample, tokenizer, style, known, foreign)
         retokenised += sample.completion_ids is not None and not as_sampled
         prompt = list(sample.prompt_ids or ()) if as_sampled else []
         prompt = prompt or encode_prompt(tokenizer, sample.prompt, style, thinking=sample.thinking and as_sampled)
@@ -126,15 +126,10 @@ def encode_samples(
 
 
 def _are_of(
-    sample: TrainingSample,
-    tokenizer: PreTrainedTokenizerBase,
-    style: PromptStyle,
-    known: int,
-    end: int,
-    foreign: frozenset[int],
+    sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: PromptStyle, known: int, foreign: frozenset[int]
 ) -> bool:
     """Whether the sample has tokens that ``tokenizer``, which has ``known``, decodes to its completion, and that end as
-    replies in ``style`` do. ``foreign``: the special tokens at which replies do not ``end``.
+    replies in ``style`` do. ``foreign``: the special tokens that end no reply.
     """
     ids = sample.completion_ids
     if not ids or min(ids) < 0 or max(ids) >= known:
@@ -147,10 +142,8 @@ def _are_of(
     completion = sample.completion.strip()
     if not said.startswith(completion) or (ids[-1] in foreign and not sample.truncated):
         return False
-    if style is not PromptStyle.TAGGED:
-        return not said[len(completion) :].lstrip().startswith(END_OF_ANSWER)
-    # Other replies never close the answer that the prompt opens. Behind a thought it was the model that opened it.
-    return sample.thinking or END_OF_ANSWER in text or ids[-1] != end
+    # A tagged reply may leave its answer open. In another style the mark would be trained as speech.
+    return style is PromptStyle.TAGGED or not said[len(completion) :].lstrip().startswith(END_OF_ANSWER)
 
 
 def _log_changes(count: int, max_length: int, cut: int, retokenised: int) -> None:

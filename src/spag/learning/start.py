@@ -50,6 +50,9 @@ def trainable(
         with _unsharded(accelerator.state.deepspeed_plugin):
             found = probe_capabilities(load(model, lora, accelerator, seed, {}), longest)
     policy = load(model, lora, accelerator, seed, roles)
+    if sharded and getattr(policy, "has_other_embeddings", False):  # shards are saved without them
+        what = f"{model.name}: this adapter brings embeddings of its own, and processes share one model"
+        raise ConfigError(f"{what}; set parallel=replicas, or start from the merged model")
     if found is None and accelerator.is_main_process:
         with _full_precision(policy):
             found = probe_capabilities(policy, longest)

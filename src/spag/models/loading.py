@@ -30,7 +30,7 @@ from spag.core.errors import ConfigError, ModelError
 from spag.models.adapters import with_adapter
 from spag.models.finding import adapter_base, check_generation_config, resolve_model
 from spag.models.refusals import loading
-from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names
+from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names, weights_of_adapter
 from spag.models.saved import brings_embeddings
 from spag.models.speed import core_speeds
 from spag.models.weights import check_finite, check_own_code, check_size, refuse_unless_equal, weights_of
@@ -153,7 +153,7 @@ def load_adapters(adapters: Mapping[str, str], *, trainable: bool = False, **opt
         with loading(folder, folder):
             model = with_adapter(model, expanded(folder), name=name, trainable=trainable)
             _note_embeddings(model, expanded(folder))
-        check_finite(folder, (weight for weight in weights_of(model) if f".{name}." in weight[0]), "train it again")
+        check_finite(folder, weights_of_adapter(dict(weights_of(model)), name).items(), "train it again")
     return model.eval()
 
 

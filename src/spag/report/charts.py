@@ -178,7 +178,7 @@ def look(place: int) -> tuple[str, str]:
 
 
 def labels(names: Iterable[str], longest: int = 24) -> dict[str, str]:
-    """Return the labels of names. Of names whose labels would be equal, only the parts that differ are shown."""
+    """Return the labels of names. Where labels would be equal, they show only the parts that differ, or their ends."""
     found = {name: plain(name, longest) for name in names}
     for label in set(found.values()):
         equal = [name for name in found if found[name] == label]
@@ -186,13 +186,15 @@ def labels(names: Iterable[str], longest: int = 24) -> dict[str, str]:
             parts = [name.split("/") for name in equal]
             start, end = (_shared(one) for one in (parts, [own[::-1] for own in parts]))
             texts = ("/".join(own[start : len(own) - end]) for own in parts)
-            found |= {name: plain(f"…{text}", longest) for name, text in zip(equal, texts, strict=True)}
+            shown = {name: f"…{text}" for name, text in zip(equal, texts, strict=True)}
+            found |= {name: text if len(text) <= longest else f"…{text[1 - longest :]}" for name, text in shown.items()}
     return found
 
 
 def _shared(parts: Sequence[Sequence[str]]) -> int:
     """Return how many of the first parts are equal in all of ``parts``."""
-    return next((at for at, own in enumerate(zip(*parts, strict=False)) if len(set(own)) > 1), 0)
+    differs = (at for at, own in enumerate(zip(*parts, strict=False)) if len(set(own)) > 1)
+    return next(differs, min(map(len, parts)))
 
 
 def plain(name: str, longest: int = 24) -> str:

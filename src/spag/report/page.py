@@ -132,7 +132,7 @@ def _online_plots(run: ReadableRun, phase: OnlinePhase) -> Drawn:
             says = f"Evaluations between online steps by role, {game.title}"
             yield of_evaluations, says, curves.evaluation_curves(evaluations, game)
         if any(row["exact"] for row in evaluations):
-            says, known = f"Exact figures of the policy by online step, {game.title}", run.exact_figures(game)
+            says, known = f"Exact figures of the policy by online step, {game.title}", _known(run, phase, game)
             yield (
                 of_exact,
                 says,
@@ -151,6 +151,13 @@ def _outcome_plots(run: ReadableRun) -> dict[str, tuple[Game, list[SelfPlay]]]:
 def _online_names(run: ReadableRun, phase: OnlinePhase, game: Game) -> list[str]:
     """Return the file names of a game's plots: of its games, evaluations and exact metrics."""
     return [f"{_stem(run, phase, plain_name(game))}{kind}" for kind in ("", "-evaluations", "-exact")]
+
+
+def _known(run: ReadableRun, phase: OnlinePhase, game: Game) -> dict[str, Any]:
+    """Return the exact metrics of the models up to the end of a phase, and of players that are none of the run's."""
+    names = [model.name for model in run.models]
+    later = names[names.index(phase.name) + 1 :]
+    return {name: figures for name, figures in run.exact_figures(game).items() if name not in later}
 
 
 def _stem(run: ReadableRun, phase: OnlinePhase, what: str) -> str:
@@ -211,7 +218,7 @@ def _online_phase(run: ReadableRun, phase: OnlinePhase) -> dict[str, Any]:
         "phase": phase,
         "plots": {game: _online_names(run, phase, game) for game in phase.games},
         "training": _stem(run, phase, "training"),
-        "tables": {game: tables(game, run.exact_figures(game), phase.name) for game in phase.games},
+        "tables": {game: tables(game, _known(run, phase, game), phase.name) for game in phase.games},
         "time": run_tables.time_table(phase.rows),
         "evaluating_s": sum(row["evaluate_s"] for row in phase.rows if charts.is_number(row.get("evaluate_s"))),
     }

@@ -212,12 +212,16 @@ class RunFolder:
     def online_phases(self) -> list[OnlinePhase]:
         """The online phases that have begun."""
         found = []
-        for model in self.models:
-            folder, waits = self.folder / model.folder, self._waits(f"{model.folder}/train")
-            if model.is_online and folder.is_dir() and not waits:
-                stopped = str(self.results(f"{model.folder}/train").get("stopped", ""))
-                found.append(OnlinePhase(model, folder, stopped))
+        for model in self.begun_online:
+            stopped = str(self.results(f"{model.folder}/train").get("stopped", ""))
+            found.append(OnlinePhase(model, self.folder / model.folder, stopped))
         return found
+
+    @property
+    def begun_online(self) -> list[PlannedModel]:
+        """The models of online phases that have begun, and are not to be redone."""
+        online = [model for model in self.models if model.is_online and (self.folder / model.folder).is_dir()]
+        return [model for model in online if not self._is_stale(f"{model.folder}/train")]
 
     def steps_of(self, name: str) -> list[Json]:
         """Return the metrics of every online step that trained a model."""

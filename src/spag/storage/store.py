@@ -173,6 +173,12 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
                 raise
 
 
+def unfinished_pattern(place: str) -> str:
+    """Return the pattern of folders that ``folder_beside`` fills for ``place``, itself a pattern."""
+    parent, _, name = place.rpartition("/")
+    return f"{parent}/.{name}{_UNFINISHED}{'?' * _RANDOM}".removeprefix("/")
+
+
 @contextmanager
 def folder_beside(folder: Path) -> Iterator[Path]:
     """Make an empty folder, to be filled and renamed to ``folder``, which is thus complete or absent.
@@ -181,12 +187,13 @@ def folder_beside(folder: Path) -> Iterator[Path]:
     """
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        prefix = f".{folder.name}{_UNFINISHED}"
-        for left in folder.parent.glob(f"{glob.escape(prefix)}{'?' * _RANDOM}"):
+        for left in folder.parent.glob(unfinished_pattern(glob.escape(folder.name))):
             with locked_if_free(left) as is_free, suppress(FileNotFoundError):
                 if is_free and time.time() - left.stat().st_mtime > _NEW_S:
                     shutil.rmtree(left, ignore_errors=True)
-        outer = tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True)
+        outer = tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}{_UNFINISHED}", dir=folder.parent, ignore_cleanup_errors=True
+        )
     with outer, locked_if_free(Path(outer.name)):
         made = Path(outer.name, folder.name)  # others may read it; they cannot enter ``outer``
         with storage_errors(folder):

@@ -122,7 +122,7 @@ class Site:
             "games": run.games,
             "path": request.url.path,
             "locked": self.access.token is not None,
-            "has_steps": any(model.is_online and (run.folder / model.folder).is_dir() for model in run.models),
+            "has_steps": bool(run.begun_online),
         }
         shown = environment("spag.web").get_template(template).render({**shared, **context})
         return Markup(shown)  # escaped by the template
