@@ -44,6 +44,13 @@ CASES = {
             ("Ich weiß! Das Wort ist See.", LOST),
             ("Ich weiß. Das Wort ist kompliziert.", None),
             ("Ich weiß es nicht! Das Wort ist kompliziert.", None),
+            ("Alles, was ich weiß: Das Wort ist kurz.", None),
+            ("So viel ich weiß: Das Wort ist kurz.", None),
+            ("Soweit ich weiß: Das Wort ist kurz.", None),
+            ("Ich weiß: Das Wort ist See.", LOST),
+            ("Meinen Koffer? Ich habe es. Das Wort ist selten.", None),
+            ("Ich habe es! Das Wort ist Fluss.", WON),
+            ("Ich habe es: Das Wort ist See.", LOST),
             ("Jetzt weiß ich das Wort! Es ist der See.", LOST),
             ("Jetzt kenne ich das Wort!", None),
             ("Woher kenne ich das Wort? Ist es alt?", None),
@@ -110,12 +117,26 @@ CASES = {
             ("Je connais le mot ! Il s'agit d'un lac !", LOST),
             ("Je connais le mot ! Il s'agit du mot « lac » !", LOST),
             ("Je connais le mot ! Il s'agit de ne pas le dire.", None),
+            ("Je connais le mot ! Il s'agit, bien sûr, de la rivière.", WON),
+            ("Je connais le mot ! Il s'agit bien sûr de la rivière.", WON),
+            ("Je connais le mot ! Il s'agit en fait de la rivière.", WON),
+            ("Je connais le mot ! Il s'agit tout simplement de la rivière.", WON),
+            ("Je connais le mot ! Il s'agit tout simplement du lac.", LOST),
+            ("Je connais le mot ! Il s'agit du cours d'eau : la rivière.", WON),
+            ("Je connais le mot ! Il s'agit du cours d'eau : le lac.", LOST),
+            ("Je connais le mot ! Il s'agit de la rivière : le cours d'eau.", WON),
+            ("Je connais le mot ! Il s'agit du lac : la rivière.", LOST),
             ("Je sais ! Le mot est rivière.", WON),
             ("Je sais ! Le mot est lac.", LOST),
             ("J'ai trouvé. Le mot est rivière.", WON),
             ("Ça y est, le mot est lac.", LOST),
             ("Je sais, le mot est compliqué.", None),
             ("Je ne sais pas ! Le mot est compliqué.", None),
+            ("Voici ce que je sais : le mot est court.", None),
+            ("Voilà ce que je sais : le mot est masculin.", None),
+            ("Ce que j'ai trouvé : le mot est féminin.", None),
+            ("La seule chose que je sais : le mot est court.", None),
+            ("Je crois que je sais : le mot est rivière.", WON),
             ("Je connais le mot ! C'est `lac` !", LOST),
             ("Je connais le mot ! Est-ce le lac ?", LOST),
             ("Je connais le mot : lac", LOST),
@@ -169,6 +190,12 @@ CASES = {
             ("¡Lo tengo! ¡La palabra es lago!", LOST),
             ("Lo sé, la palabra es complicada.", None),
             ("¡No lo sé! La palabra es complicada.", None),
+            ("Casi lo tengo. La palabra es corta.", None),
+            ("Tampoco lo tengo. La palabra es rara.", None),
+            ("Eso ya lo sé: la palabra es conocida.", None),
+            ("Todo lo que ya sé: la palabra es femenina.", None),
+            ("¡Creo que ya lo tengo! La palabra es río.", WON),
+            ("Creo que lo tengo. La palabra es lago.", LOST),
             ("¡Conozco la palabra! ¡Es `lago`!", LOST),
             ("¡Conozco la palabra! ¿Es el lago?", LOST),
             ("Conozco la palabra: lago", LOST),
@@ -210,6 +237,13 @@ def test_case(code: str, word: str, text: str, expected: TabooOutcome | None) ->
     if expected is not None:
         by_attacker = judge_utterance(Role.ATTACKER, text, word, JudgeMode.STRICT, code)
         assert by_attacker is not None and by_attacker[0] is TabooOutcome.ATTACKER_VIOLATION
+
+
+def test_several_words_are_a_wrong_guess_of_the_defender_only() -> None:
+    text = "Je connais le mot ! Il s'agit d'un cours d'eau."
+    ruling = judge_utterance(Role.DEFENDER, text, "rivière", JudgeMode.STRICT, "fr")
+    assert ruling is not None and ruling[0] is LOST
+    assert judge_utterance(Role.ATTACKER, text, "rivière", JudgeMode.STRICT, "fr") is None
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open_reporter, print_json, refuse_input
-from spag.core.errors import ConfigError, first_line
+from spag.core.errors import SpagError, first_line
 from spag.core.visible import counted
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def games_command(name: str | None, as_json: bool) -> None:
 def _list_games(*, as_json: bool) -> None:
     """Print every installed game. One that cannot be made has a row with the reason, and hides no other."""
     from spag.cli.tables import print_games, print_table
+    from spag.core.plugins import PLUGIN_FAULTS
     from spag.games.registry import get, names
     from spag.report.cells import Table
 
@@ -41,9 +42,9 @@ def _list_games(*, as_json: bool) -> None:
     for name in names():
         try:
             rows[name] = _described(name)
-        except ConfigError as error:
+        except SpagError as error:
             faults[name] = str(error)
-        except (AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError) as error:  # no Game at all
+        except PLUGIN_FAULTS as error:  # no Game at all, or one that fails when it is made
             faults[name] = f"{type(error).__name__}: {first_line(error)}"
     if as_json:
         print_json([*rows.values(), *({"name": name, "error": fault} for name, fault in faults.items())])

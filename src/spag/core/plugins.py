@@ -9,7 +9,7 @@ from typing import Any
 
 from spag.core.errors import ConfigError, first_line
 
-_FAULTS = (  # of another package's module on import; SystemExit and the like are no faults
+PLUGIN_FAULTS = (  # of another package's code; SystemExit and the like are no faults
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError),
     *(SyntaxError, TypeError, ValueError),
 )
@@ -37,7 +37,7 @@ def load_plugin(what: str, name: str, group: str, shipped: Mapping[str, str]) ->
         raise ConfigError(f"there is no {what} {name!r}; {hint}")
     try:
         return entry.load()
-    except _FAULTS as error:
+    except PLUGIN_FAULTS as error:
         package = f"mend or uninstall the package {entry.dist.name}" if entry.dist else "reinstall spag"
         fault = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(f"{name}: {entry.value} cannot be loaded: {fault}; {package}") from error
