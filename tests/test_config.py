@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from write_config_docs import configuration_page, phase_options
 
 from spag import algorithms
 from spag.algorithms.imitation import ImitationSettings
@@ -12,7 +13,6 @@ from spag.algorithms.reinforce import ReinforceSettings
 from spag.algorithms.spag import SpagSettings
 from spag.config.files import dump_config, load_config, option_names, parse_config
 from spag.config.presets import PRESETS
-from spag.config.reference import configuration_page, phase_options
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
 from spag.games.registry import get
