@@ -81,7 +81,7 @@ class _Dictionary:
         return frozenset(bases.union(*map(self._singulars, parts)))
 
     def _singulars(self, word: str) -> set[str]:
-        """Return what ``plurals`` make of ``word``, unless the dictionary lists that itself: flores gives flor."""
+        """Return what ``plurals`` make of ``word``, unless the dictionary lists that itself: ciudades gives ciudad."""
         nouns = {word.removesuffix(plural) + end for plural, end in self.plurals.items() if word.endswith(plural)}
         if not self.lemmas(word).isdisjoint({word, *nouns}):
             return set()
