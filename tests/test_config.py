@@ -139,15 +139,27 @@ def test_a_game_without_a_name_is_that_of_the_run_with_other_settings() -> None:
 game: {name: nim, largest_heap: 9, take: 2}
 phases:
 - {algorithm: reinforce, game: {take: 4}}
-- {algorithm: reinforce, mix: [{name: kuhn_poker}, {largest_heap: 6, weight: 2}]}
+- {algorithm: group, mix: [{name: kuhn_poker}, {largest_heap: 6, weight: 2}, {game: {take: 4}, weight: 3}]}
 """
     config = parse_config(text, "test")
     one, mixed = config.phases
     assert one.game and one.game.build() == get("nim", largest_heap=9, take=4)
-    assert [game.name for game, _ in mixed.mix(config.game)] == ["kuhn_poker", "nim"]
-    assert mixed.mix(config.game)[1][0] == get("nim", largest_heap=6, take=2)
+    games = [get("kuhn_poker"), get("nim", largest_heap=6, take=2), get("nim", largest_heap=9, take=4)]
+    assert mixed.mix(config.game) == [*zip(games, (1, 2, 3), strict=True)]
     [_, spag] = load_config("demo", ["spag.game.max_turns=5"]).phases
     assert spag.game and (spag.game.model_extra or {})["top_words"] == 2000
+    for override in ("reinforce.game.name=nim", "reinforce.game={name: nim}"):  # which is its name
+        [one, _] = parse_config(text, "test", [override]).phases
+        assert one.game and (one.game.model_extra or {})["take"] == 4
+    [one, _] = parse_config(text, "test", ["reinforce.game={name: kuhn_poker}"]).phases
+    assert one.game and one.game.build() == get("kuhn_poker")
+
+
+@pytest.mark.parametrize("game", ["", "game: {max_turns: 4}", "game: {name: kuhn_poker}"])
+def test_games_without_a_name_survive_a_dump(game: str) -> None:
+    phases = "phases: [{algorithm: reinforce, game: {}}, {algorithm: group, mix: [{name: nim}, {weight: 2}]}]"
+    config = parse_config(f"{game}\n{phases}", "test")
+    assert parse_config(dump_config(config), "dump") == config
 
 
 def test_a_phase_may_have_a_game_of_its_own() -> None:

@@ -78,8 +78,10 @@ def test_commands_are_refused_as_a_run_is(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: 0)
     monkeypatch.setattr(machine_checks, "cluster_gpus", lambda address: 2)
     common = ["--config", "demo", "--set", ELSEWHERE, "--output", str(tmp_path / "games.jsonl")]
-    refused = CliRunner().invoke(main, ["play", "bot:constant", *common])
+    refused = CliRunner().invoke(main, ["play", "org/model", *common])
     assert refused.exit_code == 2 and "model.dtype=auto: this machine has no GPU" in refused.output
+    config = load_config("demo", [ELSEWHERE])
+    assert execute.resolve_dtype(config, here=True).model.dtype != "auto"  # to serve it, for example
 
 
 def test_a_run_is_refused_before_it_measures_and_a_dry_run_is_not(

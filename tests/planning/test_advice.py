@@ -18,6 +18,7 @@ CPU = Device("CPU", 24.0 * GIB, 8e10, 205e9, 32e9, is_cpu=True, full_flops=8e10)
 A10G = find_gpu("A10G")
 LLAMA, QWEN = "model.name=meta-llama/Llama-2-7b-hf", "model.name=Qwen/Qwen3-1.7B"
 ON_RAY = ("cluster.address=auto", "reinforce.processes=2")
+OFFLINE = ("phases=[{algorithm: imitation, episodes: ['bot:random']}]", "arena.entrants=[base, imitation]")
 SAID = re.compile(r"(?P<words>(?:--\S+ \S+ ?)+): (?:(?P<size>[\d.]+) GiB each|\D*)")
 
 
@@ -39,8 +40,15 @@ CASES = {
         (LLAMA, "engine.backend=transformers"), 1, find_gpu("RTX-4090"), "reinforce", ""
     ),
     "each of two engines on more GPUs": Case(
-        (LLAMA, "cluster.address=auto", "cluster.workers=2"), 2, A10G, "arena",
+        (LLAMA, "cluster.address=auto", "cluster.workers=2", *OFFLINE), 2, A10G, "arena",
         "--gpus 8 --set engine.tensor_parallel=4",
+    ),
+    "an engine beside which each process of an online phase would need several GPUs": Case(
+        (LLAMA,), 1, A10G, "arena", ""
+    ),
+    "training beside engines, on as many GPUs as there are": Case(
+        (LLAMA, "cluster.address=auto", "cluster.online_workers=2"), 8, A10G, "reinforce",
+        "--gpus 10 --set reinforce.micro_batch_size=1 --set reinforce.parallel=fsdp",
     ),
     "engines beside training": Case(
         (LLAMA, *ON_RAY, "cluster.online_workers=2"), 4, A10G, "reinforce play",

@@ -229,7 +229,8 @@ def test_names_that_are_cut_to_one_label_show_what_differs() -> None:
                   [folder, f"{folder}/kuhn_poker-player_0"]):  # fmt: skip
         for longest in (18, 24):
             labels = charts.labels(names, longest).values()
-            assert len(set(labels)) == 2 and max(map(len, labels)) <= longest
+            assert len(set(labels)) == 2 and "…" not in labels and max(map(len, labels)) <= longest
+    assert all(map(str.isprintable, charts.labels([f"{folder}/a\n1", f"{folder}/b\n1"]).values()))
     with plot_style():
         matrix = charts.ratings([{"name": name, "points": 0, "low": 0, "high": 1} for name in paths])
     assert [text.get_text() for text in matrix.axes[0].get_yticklabels()] == ["…iteration-1", "…iteration-3"]

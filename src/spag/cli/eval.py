@@ -125,7 +125,7 @@ def players_of(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, Mo
     from spag.runs.reading import RunFolder
 
     players: dict[str, ModelConfig] = {}
-    chosen = resolve_dtype(config).model
+    chosen = resolve_dtype(config, here=True).model
     asked = chosen.model_dump(include=config.model.model_fields_set - {"name"})
     for name, model in map(entrant, arguments):
         if (Path(model) / "config.yaml").is_file():

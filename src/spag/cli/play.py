@@ -67,7 +67,7 @@ def play_command(
     """
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
-    from spag.engines.players import PlayerConfig
+    from spag.engines.players import PlayerConfig, is_local
     from spag.engines.pricing import cost_usd
     from spag.rollout.matches import Match, PlaySetup, play_matches
     from spag.rollout.provenance import played_dtype
@@ -75,9 +75,11 @@ def play_command(
     from spag.runs.execute import resolve_dtype
     from spag.runs.machine_checks import check_players
 
-    config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output) or measure())
+    config = read_config(config_name)
     first = first or config.model.name
     second = second or first
+    bots = not any(map(is_local, (first, second)))
+    config = resolve_dtype(config, lambda measure: played_dtype(output) or measure(), here=bots)
     setup, settings = PlaySetup.of(config, open_reporter()), _play_settings(config)
     tasks = _tasks(setup.game, settings, count, derive_seed(config.seed, "words"))
     greedy = {"temperature": 0.0} if testing else {}

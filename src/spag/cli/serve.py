@@ -62,7 +62,7 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     from spag.engines.vllm.setup import Backend
     from spag.runs.execute import resolve_dtype
 
-    config = resolve_dtype(read_config(config_name))
+    config = resolve_dtype(read_config(config_name), here=True)
     named = [(name, config.model.model_copy(update={"name": model})) for name, model in entrants(models).items()]
     with needs_extra("web", "spag serve"):
         from spag.serve.app import MOST_WAITING, create_app

@@ -134,14 +134,20 @@ def _apply_override(data: dict[str, Any], override: str) -> str:
         inside = section[place] if isinstance(section, list) else section.get(place, _FILLED.get(part))
         section[place] = list(inside) if isinstance(inside, list) else dict(inside) if isinstance(inside, dict) else {}
         section = section[place]
-    if path[-2:] == ["game", "name"] and isinstance(section, dict) and section.get("name", DEFAULT) != value:
+    if path[-2:] == ["game", "name"] and isinstance(section, dict) and _name_of(section, data) != value:
         section.clear()  # settings of another game
     known = section.get("game") if path[-1] == "game" and isinstance(section, dict) else None
     if isinstance(known, dict) and isinstance(value, dict):
-        name = known.get("name", DEFAULT)
+        name = _name_of(known, data)
         value = {**known, **value} if value.get("name", name) == name else value  # as if given one by one
     section[_place(section, path[-1], key)] = value
     return ".".join(path)
+
+
+def _name_of(game: dict[str, Any], data: dict[str, Any]) -> Any:
+    """Return the name of a game of the run or of a phase: without its own, the run's."""
+    run = data.get("game")
+    return game.get("name") or (run.get("name") if isinstance(run, dict) else None) or DEFAULT
 
 
 def _phase_path(data: dict[str, Any], path: list[str]) -> list[str]:

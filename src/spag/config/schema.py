@@ -245,8 +245,10 @@ class RunConfig(Section):
     def _games_of_phases(cls, data: Any) -> Any:
         """Read a phase's game without a name, or one of a mix, as the run's game with other settings."""
         game, phases = (data.get(name) for name in ("game", "phases")) if isinstance(data, dict) else (None, None)
+        game = game.model_dump() if isinstance(game, GameConfig) else game or {}
         if not isinstance(game, dict) or not isinstance(phases, list):
             return data
+        game = {"name": DEFAULT, **game}
         return {**data, "phases": [_with_game(phase, game) if isinstance(phase, dict) else phase for phase in phases]}
 
     @model_validator(mode="after")
@@ -257,12 +259,14 @@ class RunConfig(Section):
 
 
 def _with_game(phase: dict[str, Any], game: dict[str, Any]) -> dict[str, Any]:
-    def whole(own: Any, keys: tuple[str, ...] = ("name",)) -> Any:
-        return {**game, **own} if isinstance(own, dict) and own.keys().isdisjoint(keys) else own
+    def whole(own: Any) -> Any:
+        if isinstance(own, dict) and "game" in own:  # with its weight in a mix
+            return {**own, "game": whole(own["game"])}
+        return {**game, **own} if isinstance(own, dict) and "name" not in own else own
 
-    own = {"game": whole(phase["game"])} if "game" in phase else {}
-    mix = {"mix": [whole(one, ("name", "game")) for one in phase["mix"]]} if isinstance(phase.get("mix"), list) else {}
-    return {**phase, **own, **mix}
+    mix = phase.get("mix")
+    found = {"game": whole(phase.get("game")), "mix": [whole(one) for one in mix] if isinstance(mix, list) else mix}
+    return {**phase, **{name: value for name, value in found.items() if name in phase}}
 
 
 def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase: PhaseConfig) -> None:

@@ -89,7 +89,7 @@ def training_changes(planner: StagePlanner, label: str) -> Iterator[Change]:
     more = [count for count in (2, 4, 8, 16, 32) if count > processes and gpu]
     for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
         options = {name: value for name, value in one.items() if getattr(settings, name) != value}
-        if settings.processes not in (None, count):
+        if settings.processes != count and (playing or settings.processes is not None):  # else every GPU would train
             options["processes"] = count
         yield Change(max(count + playing, planner.devices) if gpu else planner.devices, label, options)
 
@@ -97,6 +97,9 @@ def training_changes(planner: StagePlanner, label: str) -> Iterator[Change]:
 def engine_changes(planner: StagePlanner, engines: int = 1, training: int = 0) -> Iterator[Change]:
     """Yield changes with which each of ``engines``, beside ``training`` GPUs, takes less memory, the nearest first."""
     engine, splits = planner.config.engine, planner.on_vllm and not planner.device.is_cpu
+    online = any(isinstance(phase.settings, OnlineSettings) for phase in planner.config.phases)
+    if splits and online and not planner.actors:
+        return  # a setting of the whole run, with which each training process would need several GPUs to play
     for times in (2, 4, 8, 16):
         if splits:
             needed = training + engines * engine.gpus * times

@@ -183,9 +183,9 @@ def labels(names: Iterable[str], longest: int = 24) -> dict[str, str]:
     for label in set(found.values()):
         equal = [name for name in found if found[name] == label]
         if len(equal) > 1:
-            parts = [name.split("/") for name in equal]
+            parts = [plain(name, len(name) + 1).split("/") for name in equal]
             start, end = (_shared(one) for one in (parts, [own[::-1] for own in parts]))
-            texts = ("/".join(own[start : len(own) - end]) for own in parts)
+            texts = ("/".join(own[start : len(own) - end]) or own[-1] for own in parts)
             shown = {name: f"…{text}" for name, text in zip(equal, texts, strict=True)}
             found |= {name: text if len(text) <= longest else f"…{text[1 - longest :]}" for name, text in shown.items()}
     return found

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from spag.core.errors import SpagError
+from spag.engines.players import Kind
 from spag.games.base import Game, is_competitive
 from spag.games.registry import DEFAULT, get
 from spag.report import charts, curves, run_tables
@@ -157,7 +158,8 @@ def _known(run: ReadableRun, phase: OnlinePhase, game: Game) -> dict[str, Any]:
     """Return the exact metrics of the models up to the end of a phase, and of players that are none of the run's."""
     names = [model.name for model in run.models]
     later = names[names.index(phase.name) + 1 :]
-    return {name: figures for name, figures in run.exact_figures(game).items() if name not in later}
+    known = run.exact_figures(game)
+    return {name: known[name] for name in known if name.removeprefix(Kind.MIXTURE) not in later}
 
 
 def _stem(run: ReadableRun, phase: OnlinePhase, what: str) -> str:

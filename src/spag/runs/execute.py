@@ -102,10 +102,11 @@ def mix_warnings(config: RunConfig) -> list[str]:
 
 
 def resolve_dtype(
-    config: RunConfig, remember: Callable[[Callable[[], str]], str] = lambda measure: measure()
+    config: RunConfig, remember: Callable[[Callable[[], str]], str] = lambda measure: measure(), *, here: bool = False
 ) -> RunConfig:
-    """Replace dtype ``auto`` by the fastest one here; ``remember`` may return an earlier measurement. Raises
-    ``ConfigError`` if this machine cannot measure it for those that play and train.
+    """Replace dtype ``auto`` by the fastest one here; ``remember`` may return an earlier measurement.
+
+    Raises ``ConfigError`` if this machine cannot measure it for the cluster, unless models are used ``here`` only.
     """
     if config.model.dtype != "auto":
         return config
@@ -113,7 +114,8 @@ def resolve_dtype(
     def measure() -> str:
         from spag.models.loading import fastest_dtype  # noqa: PLC0415 - imports torch
 
-        check_dtype(config)
+        if not here:
+            check_dtype(config)
         return fastest_dtype(config.model.device)
 
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": remember(measure)})})
