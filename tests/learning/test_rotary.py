@@ -12,8 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from spag.learning.batches import TrainingData, collate
 from spag.learning.encoding import EncodedSample
-from spag.learning.forward import Capabilities, probe_capabilities, short_length
+from spag.learning.forward import Capabilities, probe_capabilities
 from spag.models.loading import load_model
+from spag.models.packed_attention import short_length
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -57,7 +58,7 @@ def test_a_long_sample_does_not_change_a_short_one(packed: bool) -> None:
 
     alone = [logprobs(one) for one in samples]
     assert (logprobs(*samples)[0] - alone[0]).abs().max() > 0.01  # they would share frequencies
-    data = TrainingData(samples, 4, packed=packed, short_length=short_length(model))
+    data = TrainingData(samples, 4, packed=packed, short_length=short_length(model.config))
     batches = data.split(range(4), samples)
     assert sorted(map(sorted, batches)) == [[0, 1], [2, 3]]  # a sample's last token is only predicted
     for batch in batches:

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,11 +92,10 @@ def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
 
 def refuse_inside(folders: Sequence[Path], *inputs: Path | str | None) -> None:
     """Raise ``ConfigError`` if a command reads one of ``folders``, or a file in it, which it replaces."""
-    for path in inputs:
-        for folder in folders if path is not None else ():
-            if Path(str(path)).resolve().is_relative_to(folder.resolve()):
-                what = f"{folder}: would be replaced, but this command reads {path}"
-                raise ConfigError(f"{what}; choose another --output")
+    read = [Path(path) for path in inputs if path is not None]
+    for path, folder in product(read, folders):
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(f"{folder}: would be replaced, but this command reads {path}; choose another --output")
 
 
 EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)

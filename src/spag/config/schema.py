@@ -101,7 +101,7 @@ class EngineConfig(Section):
 
     @property
     def gpus(self) -> int:
-        """The GPUs of a process that plays on some of them: a training process, an actor, a server."""
+        """How many GPUs one engine takes, in a training process, an actor or a server."""
         return self.tensor_parallel * (self.data_parallel or 1)
 
     def games_in_flight(self, models: int) -> int:

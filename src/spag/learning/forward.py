@@ -111,12 +111,6 @@ def token_scores(
     return scored
 
 
-def short_length(model: nn.Module) -> int | None:
-    """Return the length beyond which texts have other rotary frequencies, and so do all beside them (``longrope``)."""
-    rope = getattr(_bare(model).config.get_text_config(decoder=True), "rope_parameters", None) or {}
-    return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
-
-
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return ``batch`` with its tensors, of any shape, on ``device``."""
     return {

@@ -28,7 +28,7 @@ from spag.learning import checkpoints
 from spag.learning.batches import Batch, TrainingData, Update, offline_updates, online_updates
 from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_sampled, encode_samples, group_names, merge_equal
-from spag.learning.forward import Entropy, short_length, to_device, token_scores
+from spag.learning.forward import Entropy, to_device, token_scores
 from spag.learning.metrics import MetricsLog, OnProgress, Row, StepMetrics, Trackers, TrainProgress, Unit
 from spag.learning.phase import Phase
 from spag.learning.policy import TrainedPolicy
@@ -36,6 +36,7 @@ from spag.learning.references import LogprobCache, logprobs_of, reference_of_fil
 from spag.learning.sources import Material, Source, Start, sample_counts
 from spag.learning.updates import apply_gradients, checked_norm, set_learning_rate, syncing
 from spag.models.loading import no_progress_bars
+from spag.models.packed_attention import short_length
 from spag.models.tokens import PromptStyle
 from spag.storage.machine import trim_heap
 from spag.storage.store import write_rows
@@ -225,7 +226,7 @@ class Loop:
     def _data(self, encoded: Sequence[EncodedSample]) -> TrainingData:
         processes = {"rank": self.accelerator.process_index, "world_size": self.accelerator.num_processes}
         packed, by_group = self.policy.capabilities.packed, self.settings.per_role
-        kinds: dict[str, Any] = {"by_group": by_group, "short_length": short_length(self.policy.bare)}
+        kinds: dict[str, Any] = {"by_group": by_group, "short_length": short_length(self.policy.bare.config)}
         return TrainingData(encoded, self.settings.micro_batch_size, packed=packed, **kinds, **processes)
 
     def _update(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> Row:

@@ -80,13 +80,16 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter folder. ``largest_rank`` is over all adapted maps; ``rank`` and ``alpha`` are the config's."""
+    """A LoRA adapter folder. ``largest_rank`` is over all adapted maps; ``rank`` and ``alpha`` are the config's.
+    ``whole``: ends of the names of modules that are trained, and saved, whole.
+    """
 
     folder: Path
     base: str
     largest_rank: int
     rank: int
     alpha: int
+    whole: tuple[str, ...] = ()
 
 
 class _AdapterFile(msgspec.Struct):
@@ -97,6 +100,7 @@ class _AdapterFile(msgspec.Struct):
     r: Annotated[int, msgspec.Meta(ge=1)]
     lora_alpha: int = 8  # peft's default
     rank_pattern: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
+    modules_to_save: tuple[str, ...] | None = None
 
 
 class _GenerationFile(msgspec.Struct):
@@ -126,7 +130,7 @@ def read_adapter(folder: Path) -> Adapter | None:
         fix = "merge that into its base model first"
         raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; {fix}")
     largest = max([described.r, *(described.rank_pattern or {}).values()])
-    return Adapter(folder, base, largest, described.r, described.lora_alpha)
+    return Adapter(folder, base, largest, described.r, described.lora_alpha, described.modules_to_save or ())
 
 
 def _found_base(base: str, folder: Path) -> str:

@@ -48,6 +48,12 @@ def window_of(text: PreTrainedConfig, kinds: Set[str]) -> Any:
     return getattr(text, "sliding_window", None) if not kinds or "sliding_attention" in kinds else None
 
 
+def short_length(config: PreTrainedConfig) -> int | None:
+    """Return the length beyond which texts have other rotary frequencies, and so do all beside them (``longrope``)."""
+    rope = getattr(config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
+
+
 def attends_to_all(config: PreTrainedConfig, longest: int) -> bool:
     """Whether every layer attends to all previous tokens of ``longest``, as in packed rows: no window is shorter."""
     text = config.get_text_config(decoder=True)

@@ -5,23 +5,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from spag.core.errors import ModelError
-from spag.models.finding import ADAPTER_CONFIG, model_type
-from spag.models.roles import LONE_ADAPTER, adapter_name, read_description, read_roles
+from spag.models.finding import ADAPTER_CONFIG, model_type, read_adapter
+from spag.models.roles import LONE_ADAPTER, adapter_name, read_roles
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _ADAPTED = re.compile(r"\.(lora_[A-Za-z_]+|trainable_tokens_delta)(?=\.|$)")
 _DORA = "lora_magnitude_vector"
-
-
-class _WholeModules(msgspec.Struct):
-    """What we read here from ``adapter_config.json``: the modules that peft trains, and saves, whole."""
-
-    modules_to_save: list[str] | None = None
 
 
 def saved_weights(folder: Path) -> dict[str, "Tensor"]:
@@ -72,8 +64,8 @@ def _of_adapter(folder: Path, adapter: str) -> dict[str, "Tensor"]:
 
 def _names(folder: Path, adapter: str, saved: Iterable[str]) -> dict[str, str | None]:
     """Return the names in a loaded model of the weights ``saved`` in ``folder``; see ``_name``."""
-    fix = "this is no LoRA adapter's config, save the adapter again"
-    whole = read_description(folder / ADAPTER_CONFIG, _WholeModules, fix).modules_to_save or ()
+    described = read_adapter(folder)
+    whole = described.whole if described else ()
     return {name: _name(name, adapter, whole) for name in saved}
 
 

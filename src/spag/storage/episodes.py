@@ -22,7 +22,6 @@ or ``answer``, and a row with an ``instruction`` is Alpaca's (``alpaca.py``). ``
 
 import logging
 import random
-from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ import msgspec
 from spag.core.episodes import SCHEMA_VERSION, TABOO, TABOO_ROLES, Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.storage.alpaca import is_alpaca, prompt_and_completion
-from spag.storage.jsonfile import convert, decode, lines_of, reading
+from spag.storage.jsonfile import begins_list, convert, decode, lines_of, reading
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +195,7 @@ def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]", torn: bytes | None = None) -> Iterator[tuple[str, Any]]:
     """Yield (place, row) as ``decoder`` reads it; lines that it cannot read, and rows of a list, as plain JSON."""
     with reading(path) as stream:
-        if not stream.peek(64)[:64].removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+        if not begins_list(stream.peek(64)[:64]):
             yield from lines_of(stream, path, decoder, torn=torn)
             return
         data = stream.read(MAX_LIST + 1)

@@ -91,6 +91,11 @@ def reading(path: Path) -> Iterator[BufferedReader]:
         raise DataError(f"{str(path)!r}: cannot be read: {error}") from error
 
 
+def begins_list(start: bytes) -> bool:
+    """Whether a file with these first bytes is one JSON list, and not a value a line."""
+    return start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
 def decode(data: bytes, place: str, decoder: "msgspec.json.Decoder[Any]" = _PLAIN, *, many_lines: bool = False) -> Any:
     """Return the JSON value of ``data`` as ``decoder`` reads it, or as lists and dicts if it is of another type.
 

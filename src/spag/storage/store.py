@@ -29,7 +29,9 @@ from spag.storage.jsonfile import MAX_LINE, PADDING, decode, is_torn
 
 _DIGEST_PART = 2**30
 _DIGEST_BLOCK = 2**22
-_UNFINISHED, _RANDOM = ".spag-", 8  # what follows the name of a folder that is being filled, and the length of the rest
+_UNFINISHED = ".spag-"
+"""Follows the name of a folder that is being filled."""
+_RANDOM = 8
 """Characters that ``tempfile`` adds to a name."""
 _NEW_S = 60
 """A folder may be so old, in seconds, before its process has locked it."""
@@ -191,9 +193,8 @@ def folder_beside(folder: Path) -> Iterator[Path]:
             with locked_if_free(left) as is_free, suppress(FileNotFoundError):
                 if is_free and time.time() - left.stat().st_mtime > _NEW_S:
                     shutil.rmtree(left, ignore_errors=True)
-        outer = tempfile.TemporaryDirectory(
-            prefix=f".{folder.name}{_UNFINISHED}", dir=folder.parent, ignore_cleanup_errors=True
-        )
+        prefix = unfinished_pattern(folder.name).removesuffix("?" * _RANDOM)
+        outer = tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True)
     with outer, locked_if_free(Path(outer.name)):
         made = Path(outer.name, folder.name)  # others may read it; they cannot enter ``outer``
         with storage_errors(folder):

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from codecs import BOM_UTF8
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -22,6 +21,7 @@ from spag.engines.players import is_local
 from spag.engines.thread import REPLY_LIMIT_S
 from spag.report.html import game_style
 from spag.runs.reading import RunFolder
+from spag.storage.jsonfile import begins_list
 from spag.web import live_games, pages
 from spag.web.index import GameIndex
 from spag.web.security import Access, Guard
@@ -77,7 +77,7 @@ def _check(path: Path) -> RunFolder:
     run = RunFolder(path)
     if path.is_file():
         with path.open("rb") as stream:
-            if stream.read(64).removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+            if begins_list(stream.read(64)):
                 raise RunError(f"{path}: a JSON list; import it first: spag import episodes {path} --output FILE")
     elif not path.is_dir():
         raise RunError(f"{path}: no such run folder or file of episodes")

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from spag.core.errors import EngineError, ModelError
 from spag.engines.transformers.slots import ALL_LAYERS, ATTENTION, SlotCache, attention_mask, attention_windows
 from spag.models.adapters import use_adapter
-from spag.models.packed_attention import UNSUPPORTED
+from spag.models.packed_attention import UNSUPPORTED, short_length
 from spag.models.refusals import described
 
 _LONG, _SHORT = 9, 4
@@ -32,10 +32,7 @@ class SlotModel:
         self._windows = attention_windows(model)
         text = model.config.get_text_config(decoder=True)
         self.layers: int = text.num_hidden_layers
-        self.positions: int | None = getattr(text, "max_position_embeddings", None)
-        rope = getattr(text, "rope_parameters", None) or {}
-        if rope.get("rope_type") == "longrope":  # one long text would change the frequencies of all beside it
-            self.positions = rope.get("original_max_position_embeddings", self.positions)
+        self.positions: int | None = short_length(model.config) or getattr(text, "max_position_embeddings", None)
         # Functions other than torch's add the mask to the scores.
         self._adds_mask = model.config._attn_implementation not in ("sdpa", ATTENTION)
         if reason := self._why_not():
