@@ -33,13 +33,13 @@ def grid_of(names: str, **matches: list[str]) -> Grid:
 
 
 def roles_of(grid: Grid) -> dict[tuple[str, str], RoleComparison]:
-    rows = compare_roles(grid, weights_of(grid.tasks))
+    rows = compare_roles(grid)
     return {("".join(row.players), row.outcome): row for row in rows if row.outcome}
 
 
 def test_a_pair_is_compared_word_by_word() -> None:
     grid = grid_of("ab", ab=[WIN, WIN, TIE, LOSS], ba=[LOSS, WIN, FOUL, TIE])
-    [pair] = compare_pairs(grid, weights_of(4))
+    [pair] = compare_pairs(grid)
     assert (pair.games, pair.wins, pair.undecided) == (8, (3, 2), 3)
     # what a earned as attacker less what b did, and the same as defender: 2 + 2, 2 - 2, 0 + 1, -2 + 0, of 4 at most
     assert pair.score is not None
@@ -51,10 +51,10 @@ def test_a_pair_is_compared_word_by_word() -> None:
 
 def test_a_task_that_only_one_role_assignment_played_is_left_out_of_the_pairing() -> None:
     grid = grid_of("ab", ab=[WIN, WIN], ba=[LOSS])
-    [pair] = compare_pairs(grid, weights_of(2))
+    [pair] = compare_pairs(grid)
     assert pair.score is not None
     assert (pair.games, pair.wins, pair.score.mean) == (3, (3, 0), 1.0)
-    [lone] = compare_pairs(grid_of("ab", ab=[WIN]), weights_of(1))
+    [lone] = compare_pairs(grid_of("ab", ab=[WIN]))
     assert (lone.games, lone.score) == (1, None)
 
 
@@ -133,6 +133,26 @@ def test_ratings_of_an_all_win_player_are_finite_and_ordered() -> None:
     assert b.low <= b.points <= b.high
 
 
+def test_a_player_that_won_everything_is_not_sure_of_it() -> None:
+    def swept(tasks: int) -> Grid:
+        return grid_of("ab", ab=[LOSS] * tasks, ba=[WIN] * tasks)
+
+    [few], [many] = compare_pairs(swept(5)), compare_pairs(swept(50))
+    assert few.score is not None and many.score is not None
+    assert few.score.mean == few.score.low == many.score.mean == -1
+    assert few.score.high > many.score.high > -1
+    (_, b), (_, d) = (rate(g.names, g.expected_scores(), weights_of(g.tasks)) for g in (swept(5), swept(50)))
+    assert b.low < b.points < d.points
+    assert b.low < d.low
+
+
+def test_small_leads_are_compared_on_their_own_scale() -> None:
+    """Rewards that differ by a fifth of their range: imaginary tasks differ by as much, not by all of it."""
+    fouls = grid_of("ab", ab=[FOUL] * 8 + [TIE] * 8, ba=[TIE] * 16)
+    assert fouls.usual_lead == 0.5  # an attacker's foul costs 1 of 2
+    assert grid_of("ab", ab=[TIE], ba=[TIE]).usual_lead == 1
+
+
 def test_a_game_counts_for_what_it_paid() -> None:
     scores = grid_of("ab", ab=[WIN, FOUL], ba=[TIE]).expected_scores().sum(axis=0)
     assert scores.tolist() == [[0, 1 + 0.25 + 0.5], [0.75 + 0.5, 0]]
@@ -165,10 +185,9 @@ def test_five_players_and_a_thousand_tasks_take_less_than_a_million_calls() -> N
     grid = Grid(TABOO, tuple("abcde"), codes, np.zeros((2, *codes.shape), dtype=np.bool_), rewards, -1.0, 1.0, 2)
 
     def compare() -> None:
-        weights = weights_of(grid.tasks)
-        assert len(compare_pairs(grid, weights)) == 10
-        assert len(compare_roles(grid, weights)) == 50
-        assert len(rate(grid.names, grid.expected_scores(), weights)) == 5
+        assert len(compare_pairs(grid)) == 10
+        assert len(compare_roles(grid)) == 50
+        assert len(rate(grid.names, grid.expected_scores(), weights_of(grid.tasks))) == 5
 
     compare()  # imports
     assert (

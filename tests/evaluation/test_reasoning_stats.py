@@ -50,15 +50,19 @@ def test_a_difference_is_taken_item_by_item() -> None:
     assert (difference.value, difference.better, difference.worse) == (0.25, 3, 1)
     assert difference.se == pytest.approx(0.25)
     assert difference.p == pytest.approx(2 * (1 + 4) / 16)
-    assert difference.low == pytest.approx(-0.25)
-    assert difference.high == pytest.approx(0.75)
+    # with z^2 = 3.84 more items, half +1 and half -1: centre 2 / 11.8415 = 0.16890, squares 3 x 0.8311^2 + 1.1689^2 +
+    # 4 x 0.1689^2 + 3.8415 (1 + 0.1689^2) = 7.5037, half 1.96 x sqrt(7.5037) / 11.8415 = 0.45340
+    assert difference.low == pytest.approx(0.16890 - 0.45340, abs=1e-4)
+    assert difference.high == pytest.approx(0.16890 + 0.45340, abs=1e-4)
     with pytest.raises(ValueError, match="shorter"):
         item_difference([1, 0], [1])
 
 
 def test_a_model_does_not_differ_from_itself() -> None:
     same = item_difference([1, 0, 0, 1, 1], [1, 0, 0, 1, 1])
-    assert (same.value, same.se, same.low, same.high, same.better, same.worse, same.p) == (0, 0, 0, 0, 0, 0, 1)
+    assert (same.value, same.se, same.better, same.worse, same.p) == (0, 0, 0, 0, 1)
+    # as if z^2 = 3.84 more items differed: 3.8415 / (5 + 3.8415)
+    assert (same.low, same.high) == pytest.approx((-0.4345, 0.4345), abs=1e-4)
 
 
 def test_bootstrap_means_spread_like_the_standard_error_and_keep_rows_whole() -> None:

@@ -144,6 +144,17 @@ def test_tied_embeddings_stay_one_tensor_under_fsdp(tied_folder: Path, fsdp: Pat
     load_model(str(fsdp / "tied" / "checkpoint"), device="cpu")
 
 
+def test_replicas_train_texts_on_both_sides_of_longropes_limit_as_one_process(tmp_path: Path) -> None:
+    """There one process may have a buffer more than the other, and DDP would synchronise as many as the first has."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 8.0}
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors, "original_max_position_embeddings": 20}
+    folder = make_model(tmp_path / "model", rope_parameters=rope)
+    each_with_one = settings(learning_rate=1e-3, global_batch_size=2, micro_batch_size=1, max_steps=10)
+    train_tiny(folder, tmp_path / "one", each_with_one)
+    run_together(tmp_path, [job(folder, tmp_path / "two", each_with_one)])
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
 def test_what_one_process_began_two_with_fsdp_finish(alone: Path, fsdp: Path) -> None:
     assert_same(alone / "twenty", fsdp / "resumed")
 

@@ -157,7 +157,7 @@ def print_reasoning(results: Mapping[str, Any]) -> None:
     """Show percent and standard error by task and model, and the difference from the first model."""
     print_table(reasoning_table(results))
     if comparisons := (len(results["models"]) - 1) * len(results["tasks"]):
-        _say("In brackets: 95 % bootstrap interval over the same items.")
+        _say("In brackets: 95 % Agresti-Coull interval over the same items.")
         _say(f"p: exact McNemar (sign) test, not corrected for the {comparisons} comparisons.")
 
 

@@ -1,6 +1,7 @@
 """Rates and paired differences with intervals and p-values.
 
-Tasks are the unit of sampling: comparisons resample or flip whole tasks, because games on one task are correlated.
+Tasks are the unit of sampling: intervals count each once, bootstraps resample and tests flip whole tasks, because games
+on one task are correlated.
 """
 
 import math
@@ -42,7 +43,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Difference(Mean):
-    """A mean paired difference, its 95 % bootstrap interval, and the exact p-value for no difference."""
+    """A mean paired difference, its 95 % interval, and the exact p-value for no difference."""
 
     p_value: float
 
@@ -89,21 +90,34 @@ def bootstrap_weights(counts: Ints, seed: int, draws: int = DRAWS) -> Ints:
 
 
 def paired_difference(
-    differences: Ints | Floats, cells: Ints | Floats, weights: Ints, counts: Ints | int = 1
+    differences: Ints | Floats,
+    cells: Ints | Floats,
+    counts: Ints | int = 1,
+    *,
+    most: float = 1.0,
+    usual: float | None = None,
 ) -> Difference | None:
     """Return the mean difference per cell, or ``None`` if there is no cell.
 
     ``differences``, shape (rows,): one player's score minus the other's, summed over a row's cells. ``cells``, shape
-    (rows,): their number. ``weights``: from ``bootstrap_weights`` for ``counts``. The p-value is from ``sign_flip_p``;
-    if differences are not whole numbers, only their signs are used.
+    (rows,): their number. ``counts``: how many tasks a row stands for. ``most``: the largest difference of a cell.
+
+    The interval is Agresti and Coull's (The American Statistician 52, 1998), for means: the normal distribution's, as
+    if about four more tasks had been seen, half with a difference of ``usual`` a cell (default ``most``), half with
+    minus that. So it has a width where all tasks are alike, and no hit never has a wider one than one hit. The p-value
+    is from ``sign_flip_p``; if differences are not whole numbers, only their signs are used.
     """
     if not cells.any():
         return None
-    totals, sizes = weights @ differences, weights @ cells
-    low, high = interval(totals[sizes > 0] / sizes[sizes > 0])
-    mean = float((differences * counts).sum() / (cells * counts).sum())
-    whole = (differences if differences.dtype.kind == "i" else np.sign(differences)).astype(np.int64)
-    return Difference(mean, low, high, sign_flip_p(np.repeat(whole, counts).tolist()))
+    tasks = np.where(cells > 0, counts, 0)
+    total, per_task, size = float((cells * tasks).sum()), float((cells * tasks).sum() / tasks.sum()), usual or most
+    mean, whole = float((differences * tasks).sum()) / total, total + _Z**2 * per_task
+    centre = mean * total / whole
+    spread = float((tasks * (differences - centre * cells) ** 2).sum()) + (_Z * per_task) ** 2 * (size**2 + centre**2)
+    half = _Z * math.sqrt(spread) / whole
+    low, high = min(mean, max(-most, centre - half)), max(mean, min(most, centre + half))
+    flipped = (differences if differences.dtype.kind == "i" else np.sign(differences)).astype(np.int64)
+    return Difference(mean, low, high, sign_flip_p(np.repeat(flipped, counts).tolist()))
 
 
 def interval(replicates: Floats) -> tuple[float, float]:

@@ -77,6 +77,7 @@ def get(name: str, **settings: Any) -> Game:
         first = error.errors()[0]
         # only the option: what follows may name one of several types; a check of the whole game names none
         place, fault = ".".join((_PLACE, *map(str, first["loc"][:1]))), first["msg"].removeprefix("Value error, ")
+        fault = fault.rstrip(", ")  # as an assertion without a text leaves it
         raise SettingError(f"{place}: {fault[:1].lower()}{fault[1:]}, got {first['input']!r}") from error
     return game
 

@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, broadcast_object_list, disable_fsdp_ram_efficient_loading, gather_object
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import OfflineSettings
@@ -146,6 +147,8 @@ class TrainedPolicy:
             bare.gradient_checkpointing_enable({"use_reentrant": False})
         self.bare: Any = bare
         self.model, self.optimizer = accelerator.prepare(bare, make_optimizer(bare, settings))
+        if isinstance(self.model, DistributedDataParallel):  # each process computes the buffers its texts need
+            self.model.broadcast_buffers = False
         # Else transformers would leave models empty that this process loads to play, unless it is the first.
         disable_fsdp_ram_efficient_loading()
         if settings.parallel == "replicas":  # the others have optimisers of their own

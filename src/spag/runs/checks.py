@@ -17,7 +17,7 @@ from spag.core.options import SamplingConfig
 from spag.core.types import Split
 from spag.engines.players import Kind, bot_of, kind_of
 from spag.engines.vllm.setup import MAX_TEMPERATURE, Backend
-from spag.games.base import Game, tasks_of
+from spag.games.base import Game, is_competitive, tasks_of
 from spag.models.finding import read_adapter, resolve_model
 from spag.models.roles import adapter_names, model_of_role, models_of, read_roles
 from spag.rollout.matchmaking import groups_by_weight, training_specs
@@ -89,7 +89,7 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
 
 
 def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
-    """Raise ``ConfigError`` if a game of the mix would never be played, or is named twice."""
+    """Raise ``ConfigError`` if a game of the mix would never be played, is named twice, or ranks no opponents."""
     settings = phase.settings
     if not isinstance(settings, OnlineSettings):
         return
@@ -102,6 +102,9 @@ def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
         if not share:
             what = f"weight {weight:g} gives {game.name} none of the {settings.games} games of a step"
             raise ConfigError(f"mix: {what}; raise the weight or games")
+        if settings.matchmaking.by == "results" and not is_competitive(game):
+            what = f"in {game.name} players win together, so results say nothing about an opponent"
+            raise ConfigError(f"matchmaking.by=results: {what}; set it to weights")
 
 
 def _check_files(config: RunConfig, phase: PhaseConfig) -> None:

@@ -81,6 +81,12 @@ class Grid:
         leads: Ints = first - second
         return leads
 
+    @property
+    def usual_lead(self) -> float:
+        """The root mean square of the leads other than 0, as a share of the range of rewards; 1 if there is none."""
+        leads = self.leads[self.leads != 0] / self.steps
+        return float(np.sqrt((leads**2).mean())) if leads.size else 1.0
+
     def came_to(self, outcome: str) -> Bools:
         """Which games ended in ``outcome``."""
         return np.equal(self.codes, list(self.game.outcomes).index(outcome))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spag.core.types import Outcome
 from spag.evaluation.arena.grid import Grid
-from spag.evaluation.intervals import Difference, Ints, paired_difference
+from spag.evaluation.intervals import Difference, paired_difference
 from spag.games.base import Game
 
 
@@ -32,19 +32,19 @@ class PairComparison:
     score: Difference | None
 
 
-def compare_pairs(grid: Grid, weights: Ints) -> list[PairComparison]:
-    """Compare every two players that met. ``weights``, shape (draws, tasks): from ``bootstrap_weights``."""
-    rows = (_compare_pair(grid, one, other, weights) for one, other in combinations(range(len(grid.names)), 2))
+def compare_pairs(grid: Grid) -> list[PairComparison]:
+    """Compare every two players that met."""
+    rows = (_compare_pair(grid, one, other) for one, other in combinations(range(len(grid.names)), 2))
     return [row for row in rows if row.games]
 
 
-def _compare_pair(grid: Grid, one: int, other: int, weights: Ints) -> PairComparison:
+def _compare_pair(grid: Grid, one: int, other: int) -> PairComparison:
     first, second = grid.won.sum(axis=-1)
     wins = int(first[one, other] + second[other, one]), int(first[other, one] + second[one, other])
     there, back = grid.played[one, other], grid.played[other, one]
     games, both = int(there.sum() + back.sum()), there & back
     earned = (grid.leads[one, other] - grid.leads[other, one]) * both
-    score = paired_difference(earned, 2 * grid.steps * both, weights)
+    score = paired_difference(earned, 2 * grid.steps * both, usual=grid.usual_lead)
     return PairComparison((grid.names[one], grid.names[other]), games, wins, games - sum(wins), score)
 
 
@@ -67,16 +67,13 @@ def compared(game: Game) -> Iterator[tuple[str, Outcome]]:
         yield from ((role, outcome) for outcome in game.outcomes.values() if role == outcome.fault)
 
 
-def compare_roles(grid: Grid, weights: Ints) -> list[RoleComparison]:
-    """Compare every two players in each role by reward, then by the outcomes that ``compared`` gives.
-
-    ``weights``, shape (draws, tasks): from ``bootstrap_weights``.
-    """
+def compare_roles(grid: Grid) -> list[RoleComparison]:
+    """Compare every two players in each role by reward, then by the outcomes that ``compared`` gives."""
     pairs = combinations(range(len(grid.names)), 2)
-    return [row for pair in pairs for side in (0, 1) for row in _compare_in_role(grid, *pair, side, weights)]
+    return [row for pair in pairs for side in (0, 1) for row in _compare_in_role(grid, *pair, side)]
 
 
-def _compare_in_role(grid: Grid, one: int, other: int, side: int, weights: Ints) -> Iterator[RoleComparison]:
+def _compare_in_role(grid: Grid, one: int, other: int, side: int) -> Iterator[RoleComparison]:
     """Compare two players over the games of one role against the same opponents on the same tasks. Players that met no
     one else are compared in the two role assignments of their own match.
     """
@@ -88,12 +85,16 @@ def _compare_in_role(grid: Grid, one: int, other: int, side: int, weights: Ints)
     games = both.sum(axis=0)
     if not games.any():
         return
-    measures: dict[str | None, tuple[NDArray[Any], float, float]] = {None: (grid.rewards[side], grid.lowest, grid.step)}
-    measures |= {end.name: (grid.came_to(end.name), 0.0, 1.0) for of, end in compared(grid.game) if of == role}
-    for outcome, (values, lowest, unit) in measures.items():
+    measures: dict[str | None, tuple[NDArray[Any], float, float, int]] = {
+        None: (grid.rewards[side], grid.lowest, grid.step, grid.steps),
+        **{end.name: (grid.came_to(end.name), 0.0, 1.0, 1) for of, end in compared(grid.game) if of == role},
+    }
+    for outcome, (values, lowest, unit, units) in measures.items():
         of_role = _own_role_first(values, side)
         own, its = ((of_role[games_of] * both).sum(axis=0) for games_of in (ours, theirs))
-        difference = paired_difference(own - its, games / unit, weights)
+        most = units * unit
+        usual = most if outcome else most * grid.usual_lead
+        difference = paired_difference(own - its, games / unit, most=most, usual=usual)
         assert difference is not None, "they share a game"
         yield RoleComparison(
             players=(grid.names[one], grid.names[other]),

@@ -31,12 +31,21 @@ class Rating:
     high: float
 
 
-def rate(names: Sequence[str], scores: Floats, weights: Ints) -> list[Rating]:
-    """Rate the players by ``scores`` (tasks, players, players), row against column; ``weights``: (draws, tasks)."""
+def rate(names: Sequence[str], scores: Floats, weights: Ints, lead: float = 1.0) -> list[Rating]:
+    """Rate the players by ``scores`` (tasks, players, players), row against column; ``weights``: (draws, tasks).
+
+    A replicate also draws how often each side of a pair wins an imaginary task by ``lead``, a share of the range of
+    rewards (once on average). Otherwise a player that won everything would be sure of its rating.
+    """
     players = len(names)
     points = bradley_terry(scores.sum(axis=0))
     resampled = (weights[:_DRAWS] @ scores.reshape(len(scores), -1)).reshape(-1, players, players)
+    games = scores + scores.swapaxes(1, 2)
+    per_task = games.sum(axis=0) / np.maximum(1, (games > 0).sum(axis=0))
+    won = np.random.default_rng(0).poisson(1, resampled.shape)
+    resampled += per_task * (won * (1 + lead) + won.swapaxes(1, 2) * (1 - lead)) / 2
     low, high = np.quantile(bradley_terry(resampled), (0.025, 0.975), axis=0)
+    low, high = np.minimum(low, points), np.maximum(high, points)
     return [Rating(name, *(float(value) for value in row)) for name, *row in zip(names, points, low, high, strict=True)]
 
 

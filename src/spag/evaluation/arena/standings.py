@@ -28,10 +28,12 @@ NOTE = (
     "Scores and ratings come from rewards. A score is what one player earned less what the other did, over both role "
     "assignments of the same tasks, as a share of the most that can lie between them: from -100 to 100. Head to head, "
     "a win is a game that one player won alone, or in which it was paid for the other's breach of a rule. Rates carry "
-    "95 % Wilson intervals of as many observations as there are tasks (games on one task are alike), differences and "
-    "ratings 95 % bootstrap intervals over tasks. P-values are exact, two-sided, from flipping the sign of whole "
-    "tasks, and not corrected for the number of comparisons. Ratings are Bradley-Terry of the score that each game "
-    "paid, in Elo points with the first player at 0; every pair is credited with one even game, so they stay finite."
+    "95 % Wilson intervals of as many observations as there are tasks (games on one task are alike), differences 95 % "
+    "Agresti-Coull intervals over tasks, ratings 95 % bootstrap intervals over tasks. P-values are exact, two-sided, "
+    "from flipping the sign of whole tasks, and not corrected for the number of comparisons. Ratings are Bradley- "
+    "Terry of the score that each game paid, in Elo points with the first player at 0. Every pair is credited with "
+    "one even game, so they stay finite, and in each bootstrap replicate with a few tasks that either side won, so "
+    "that a player that won everything is not sure of its rating."
 )
 
 
@@ -186,9 +188,9 @@ def arena_report(episodes: Iterable[Episode], game: Game, names: Sequence[str] =
         "note": NOTE,
         "tasks": grid.tasks,
         "roles": [table.row() for table in role_tables(counted, game, met)],
-        "ratings": [asdict(row) for row in rate(grid.names, grid.expected_scores(), weights)],
-        "pairs": [asdict(row) for row in compare_pairs(grid, weights)],
+        "ratings": [asdict(row) for row in rate(grid.names, grid.expected_scores(), weights, grid.usual_lead)],
+        "pairs": [asdict(row) for row in compare_pairs(grid)],
         "matrix": [asdict(row) for row in win_matrix(grid)],
-        "paired": [asdict(row) for row in compare_roles(grid, weights)],
+        "paired": [asdict(row) for row in compare_roles(grid)],
         "clembench": [asdict(row) for row in clembench_rows(counted.results, game, met)],
     }

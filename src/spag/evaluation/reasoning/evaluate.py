@@ -196,8 +196,8 @@ def _results(
         "schema_version": 1,
         "reference": models[0].name,
         "settings": json.loads(json.dumps(asdict(settings), default=str)),
-        "errors": "se: standard error over items; low, high: 95 % bootstrap interval; "
-        "p: exact test of better against worse items",
+        "errors": "se: standard error over items; low, high: 95 % interval, of differences Agresti and Coull's, of "
+        "geometric means by bootstrap; p: exact test of better against worse items",
         "tasks": {task.name: {key: getattr(task, key) for key in shown} for task in tasks},
         "models": figures,
     }

@@ -28,7 +28,7 @@ class ItemMean:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A metric with its 95 % percentile bootstrap interval over items."""
+    """A metric with its 95 % interval over items."""
 
     value: float
     low: float
@@ -80,7 +80,7 @@ def figures_of(metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Item
         values = {name: [row["metrics"][metric] for row in rows] for name, rows in items[task].items()}
         columns[task] = np.asarray(list(values.values()), dtype=np.float64).T
         for name, rows in items[task].items():
-            difference = item_difference(values[name], values[models[0]], derive_seed(seed, "difference", task))
+            difference = item_difference(values[name], values[models[0]])
             parts = dict.fromkeys(row["task"] for row in rows)
             tasks[name][task] = {
                 **asdict(mean_of(values[name])),
@@ -111,12 +111,12 @@ def mean_of(values: Sequence[float]) -> ItemMean:
     return ItemMean(float(array.mean()), se, len(array))
 
 
-def item_difference(values: Sequence[float], reference: Sequence[float], seed: int = 0) -> ItemDifference:
+def item_difference(values: Sequence[float], reference: Sequence[float]) -> ItemDifference:
     """Return the difference of two models on the same items in the same order."""
     differences = [value - other for value, other in zip(values, reference, strict=True)]
     mean = mean_of(differences)
     rows, counts = np.unique(np.asarray(differences, dtype=np.float64), return_counts=True)
-    found = paired_difference(rows, np.ones_like(counts), bootstrap_weights(counts, seed), counts)
+    found = paired_difference(rows, np.ones_like(counts), counts, most=max(1.0, float(np.abs(rows).max())))
     assert found is not None
     better, worse = int(counts[rows > 0].sum()), int(counts[rows < 0].sum())
     return ItemDifference(mean.value, found.low, found.high, mean.se, better, worse, found.p_value)
