@@ -152,7 +152,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     write_rows(folder / "2-reinforce" / "evaluations.jsonl", [{**evaluation(3), "exact": None}])
     said: list[str] = []
     write_report(folder, said.append)
-    assert len(said) == 1 and "evaluations.jsonl: a row has no exact" in said[0]
+    assert len(said) == 1 and "evaluations.jsonl:1: object missing required field `exact`" in said[0]
     assert "12 steps, each a batch" in text_of(folder) and "Evaluations on held-out" not in text_of(folder)
 
 
@@ -301,7 +301,7 @@ def test_the_command_ends_with_what_the_steps_came_to(
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
     assert ["start,", "step", "12", "player", "1", "6", "33", "(10-70)", "0", "(0-39)"] in lines
-    assert ["start", "12", "0", "[0,", "0]", "1.00"] in lines
+    assert ["start", "12", "0", "[−24,", "+24]", "1.00"] in lines
     at = lines.index(["imitation", "0.370", "-"])
     assert [row[-2:] for row in lines[at + 1 : at + 4]] == [["0.090", "0.980"], ["0.030", "0.980"], ["0.040", "-"]]
     assert f"warning: online, from step 8 on: {SIGN}" in out

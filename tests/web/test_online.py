@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -150,28 +151,24 @@ del RATELESS["roles"][0]["win"]["low"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("file", "content", "says"),
+    ("file", "row", "says"),
     [
-        ("metrics.jsonl", '{"loss": 1}\n', "metrics.jsonl: a row has no step"),
-        ("evaluations.jsonl", '{"step": 3}\n', "evaluations.jsonl: a row has no game"),
-        ("evaluations.jsonl", json.dumps(RATELESS) + "\n", "evaluations.jsonl: step 12, win has no low (a float)"),
-        ("warnings.jsonl", '{"step": 3, "warnings": []}\n', "warnings.jsonl: a row has no warnings"),
-        ("opponents.jsonl", '{"step": 3, "opponents": [{}]}\n', "opponents.jsonl: step 3 has no game (a str)"),
+        ("metrics", {"loss": 1}, "object missing required field `step`"),
+        ("evaluations", {"step": 3}, "object missing required field `game`"),
+        ("evaluations", RATELESS, "roles[0].win: object missing required field `low`"),
+        ("warnings", {"step": 3, "warnings": []}, "warnings: expected `object`, got `array`"),
+        ("opponents", {"step": 3, "opponents": [{}]}, "opponents[0]: object missing required field `game`"),
     ],
 )
-def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: Path, file: str, content: str, says: str) -> None:
+def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: Path, file: str, row: dict[str, Any], says: str) -> None:
     folder = write_online(tmp_path / "run", finished=False)
-    (folder / "2-reinforce" / file).write_text(content)
+    (folder / "2-reinforce" / f"{file}.jsonl").write_text(json.dumps(row) + "\n")
+    line = f"2-reinforce/{file}.jsonl:1: {says}"
     with visitor(site(folder)) as client:
         page, steps = (Reader(client.get(address).text).text for address in ("/", "/steps"))
-    assert "step" in steps and (f"2-reinforce/{says}" in steps) == (file == "metrics.jsonl")
-    assert (
-        f"2-reinforce/{says}" in page
-        and str(folder) not in page + steps
-        and "reinforce steps 1–2" in page
-        and "1-imitation" in page
-    )
-    assert ("nats a token" in page) == (file != "metrics.jsonl")  # the curves need no other file
+    assert "step" in steps and (line in steps) == (file == "metrics")
+    assert line in page and str(folder) not in page + steps and "reinforce steps 1–2" in page and "1-imitation" in page
+    assert ("nats a token" in page) == (file != "metrics")  # the curves need no other file
 
 
 def test_games_that_no_phase_plays_are_left_out_with_one_note(tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-import msgspec
-
 from spag.core.errors import ConfigError, DataError
 from spag.evaluation.arena.clembench import ClembenchRow
 from spag.evaluation.arena.grid import MatrixCell
@@ -16,7 +14,7 @@ from spag.evaluation.health import RoleHealth
 from spag.evaluation.intervals import Rate
 from spag.games.base import Game
 from spag.games.registry import get
-from spag.storage.jsonfile import read_json
+from spag.storage.jsonfile import convert, read_json
 
 Json = dict[str, Any]
 _REDO = "remove it, or redo what wrote it"
@@ -32,7 +30,8 @@ class _Arena(TypedDict):
     pairs: list[PairComparison]
     matrix: list[MatrixCell]
     paired: list[RoleComparison]
-    local: NotRequired[list[str]]
+    subjects: NotRequired[list[str]]
+    thinking: NotRequired[bool]
     exact_metrics: NotRequired[dict[str, dict[str, float]]]
     clembench: NotRequired[list[ClembenchRow]]
 
@@ -99,7 +98,7 @@ class _Reasoning(TypedDict):
 
 def load_results(path: Path, played: Game | None = None) -> Json:
     """Return the result of ``arena_report``; ``exact_metrics``, those of policies by player, if any; and perhaps
-    ``local``, the players whose weights were here.
+    ``subjects``, the players that the run is about, and whether they are ``thinking`` in play.
 
     Raises ``DataError`` naming file and field, also if the game is not the one ``played``.
     """
@@ -114,11 +113,13 @@ def load_results(path: Path, played: Game | None = None) -> Json:
     for number, row in enumerate(roles):  # each also has the game's own figures
         for figure in game.figures:
             if figure.role == row["role"] and figure.name in row:
-                _check(path, row[figure.name], Rate, f"roles[{number}].{figure.name}")
+                convert(row[figure.name], Rate, f"{path}: roles[{number}].{figure.name}", _REDO)
     players = [row["name"] for row in results["ratings"]]
     listed = (*results["pairs"], *matrix, *paired)
     if not players or any(len(row["players"]) != 2 or not set(row["players"]) <= set(players) for row in listed):
         raise DataError(f"{path}: ratings: not those of the players in pairs, matrix and paired; {_REDO}")
+    if unknown := sorted(set(results.get("subjects", ())) - set(players)):
+        raise DataError(f"{path}: subjects: there is no player {unknown[0]!r}; {_REDO}")
     if any(cell["games"] < 1 for cell in matrix):
         raise DataError(f"{path}: matrix: a pairing has no games; {_REDO}")
     return {"exact_metrics": {}, **results}
@@ -136,7 +137,8 @@ def load_health(path: Path, played: Game | None = None) -> Json:
 
 def load_reasoning(path: Path) -> Json:
     """Return the results written by ``spag eval``. Raises ``DataError`` naming file and field."""
-    found = _load(path, _Reasoning)
+    found = read_json(path, Json)
+    convert(found, _Reasoning, str(path), _REDO)
     tasks, models = found["tasks"], found["models"]
     have_tasks = all(model["tasks"].keys() == tasks.keys() for model in models.values())
     if not tasks or found["reference"] not in models or not have_tasks:
@@ -145,7 +147,8 @@ def load_reasoning(path: Path) -> Json:
 
 
 def _load_of_game(path: Path, kind: Any, played: Game | None) -> tuple[Json, Game]:
-    found = _load(path, kind)
+    found = read_json(path, Json)
+    convert(found, kind, str(path), _REDO)
     try:
         game = get(found["game"])
     except ConfigError as error:
@@ -153,19 +156,3 @@ def _load_of_game(path: Path, kind: Any, played: Game | None) -> tuple[Json, Gam
     if played and game.name != played.name:
         raise DataError(f"{path}: figures of {game.name}, and the run plays {played.name}; redo what wrote them")
     return found, game
-
-
-def _load(path: Path, kind: Any) -> Json:
-    data = read_json(path, Json)
-    _check(path, data, kind)
-    return data
-
-
-def _check(path: Path, value: Any, kind: Any, place: str = "") -> None:
-    """Raise ``DataError`` naming file and field unless ``value``, found at ``place`` in the file, is a ``kind``."""
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        what, _, inside = str(error).partition(" - at ")
-        field = f"{place}{inside.strip('`').removeprefix('$')}".removeprefix(".") or "results"
-        raise DataError(f"{path}: {field}: {what[:1].lower()}{what[1:]}; {_REDO}") from error

@@ -59,8 +59,8 @@ class ReadableRun(RunFolder):
     def health(self, model: PlannedModel) -> Json | None:
         return self.part(lambda: super(ReadableRun, self).health(model), None)
 
-    def metrics(self, model: PlannedModel, last_bytes: int | None = None) -> list[Json]:
-        return self.part(lambda: super(ReadableRun, self).metrics(model, last_bytes), [])
+    def metrics(self, model: PlannedModel) -> list[Json]:
+        return self.part(lambda: super(ReadableRun, self).metrics(model), [])
 
 
 def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: None) -> Path:

@@ -27,7 +27,6 @@ from spag.runs.records import (
     OnlinePhase,
     SelfPlay,
     StageProgress,
-    checked,
     games_of,
     online_files,
     read_metrics,
@@ -189,7 +188,8 @@ class RunFolder:
             stage = f"{model.folder}/play"
             if model.iteration is None or not (results := self.results(stage)):
                 continue
-            checked(self.folder / "manifest.json", stage, results, games=int, outcomes=dict)
+            if not results.keys() >= {"games", "outcomes"}:
+                raise DataError(f"{self.folder}/manifest.json: {stage}: results: without games or outcomes")
             game, count = model.game.build(), results["games"]
             shares = {outcome: results["outcomes"].get(outcome, 0) / max(1, count) for outcome in game.outcomes}
             found.append(SelfPlay(model.name, game, model.start, count, shares, self.health(model)))
@@ -227,11 +227,11 @@ class RunFolder:
         """Return the metrics of every online step that trained a model."""
         return next((phase.rows for phase in self.online_phases if phase.name == name), [])
 
-    def metrics(self, model: PlannedModel, last_bytes: int | None = None) -> list[Json]:
-        """Return the logged updates of a model's training, oldest first; for a long file, those in its last bytes."""
+    def metrics(self, model: PlannedModel) -> list[Json]:
+        """Return the logged updates of a model's training, oldest first."""
         if self._is_stale(f"{model.folder}/train"):
             return []
-        return read_metrics(self.folder / model.folder, last_bytes)
+        return read_metrics(self.folder / model.folder)
 
     def health(self, model: PlannedModel) -> Json | None:
         """Return an iteration's health metrics; ``None`` if it has none. Raises ``DataError``."""

@@ -3,22 +3,19 @@
 Rows are checked for the fields that report and web pages need.
 """
 
-import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-import msgspec
-
-from spag.core.errors import DataError, first_line
 from spag.evaluation.arena.paired import PairComparison
+from spag.evaluation.intervals import Rate
 from spag.games.base import Game
 from spag.runs.layout import PlannedModel
-from spag.storage.jsonfile import convert, decode, reading
+from spag.storage.episodes import raw_rows
+from spag.storage.jsonfile import convert
 
 Json = dict[str, Any]
 _STEP_FILE = re.compile(r"step-([0-9]+)([^/]*)[.]jsonl")
@@ -108,12 +105,13 @@ class OnlinePhase:
     @cached_property
     def evaluations(self) -> list[Json]:
         """The evaluations between steps, oldest first: results against each opponent by role, and exact metrics."""
-        return _read_evaluations(self.folder / "evaluations.jsonl")
+        return _read_rows(self.folder / "evaluations.jsonl", _Evaluation)
 
     @cached_property
     def opponents(self) -> list[Json]:
         """The policy's results against each opponent after the last step; empty if it met only itself."""
-        return _read_opponents(self.folder / "opponents.jsonl")
+        rows = _read_rows(self.folder / "opponents.jsonl", _Met)
+        return list(rows[-1]["opponents"]) if rows else []
 
     @cached_property
     def collapse(self) -> list[CollapseWarning]:
@@ -136,6 +134,42 @@ class _Results(TypedDict, total=False):
     stopped: str
 
 
+class _Step(TypedDict):
+    step: int
+
+
+class _OfRole(TypedDict):
+    role: str
+    games: int
+    win: Rate
+    violation: Rate
+
+
+class _Evaluation(_Step):
+    game: str
+    opponent: str
+    roles: list[_OfRole]
+    exact: dict[str, float]
+    pair: NotRequired[list[PairComparison]]
+
+
+class _Opponent(TypedDict):
+    game: str
+    opponent: str
+    games: int
+    score: float
+    rating: float
+    share: float
+
+
+class _Met(_Step):
+    opponents: list[_Opponent]
+
+
+class _Signs(_Step):
+    warnings: dict[str, str]
+
+
 def check_results(path: Path, stage: str, results: Json) -> None:
     """Raise ``DataError`` naming file and field if results of a stage have unexpected types."""
     convert(results, _Results, f"{path}: {stage}: results")
@@ -153,74 +187,23 @@ def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:
     yield from ((name, step if kind == "episodes" else None, path) for step, kind, name, path in sorted(found))
 
 
-def _read_evaluations(path: Path) -> list[Json]:
-    rows = [
-        checked(path, "a row", row, step=int, game=str, opponent=str, roles=list, exact=dict) for row in read_rows(path)
-    ]
-    for row in rows:
-        place = f"step {row['step']}"
-        convert(row["exact"], dict[str, float], f"{path}: {place}, exact")
-        convert(row.get("pair", []), list[PairComparison], f"{path}: {place}, pair")
-        for role in row["roles"]:
-            rates = checked(path, place, role, role=str, games=int, win=dict, violation=dict)
-            for name in ("win", "violation"):
-                checked(path, f"{place}, {name}", rates[name], count=int, total=int, rate=float, low=float, high=float)
-    return rows
-
-
-def _read_opponents(path: Path) -> list[Json]:
-    rows = [checked(path, "a row", row, step=int, opponents=list) for row in read_rows(path)]
-    for row in rows:
-        for one in row["opponents"]:
-            figures = dict.fromkeys(("score", "rating", "share"), float)
-            checked(path, f"step {row['step']}", one, game=str, opponent=str, games=int, **figures)
-    return list(rows[-1]["opponents"]) if rows else []
-
-
 def _read_collapse(path: Path) -> list[CollapseWarning]:
     ended: list[CollapseWarning] = []
     shown: dict[str, CollapseWarning] = {}
-    for row in read_rows(path):
-        step, signs = checked(path, "a row", row, step=int, warnings=dict)["step"], row["warnings"]
+    for row in _read_rows(path, _Signs):
+        step, signs = row["step"], row["warnings"]
         ended += [replace(shown.pop(name), last=step - 1) for name in [name for name in shown if name not in signs]]
         for name, says in signs.items():
-            shown.setdefault(name, CollapseWarning(str(says), step, None))
+            shown.setdefault(name, CollapseWarning(says, step, None))
     return sorted([*ended, *shown.values()], key=lambda sign: sign.first)
 
 
-def checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
-    """Return ``value`` unchanged, after checking that it has fields of these types."""
-    for field, kind in kinds.items():
-        found = value.get(field) if isinstance(value, dict) else None
-        if not isinstance(found, (kind, int) if kind is float else kind) or isinstance(found, bool):
-            raise DataError(
-                f"{path}: {place} has no {field} (a {kind.__name__}); remove the file, or redo what wrote it"
-            )
-    return dict(value)
-
-
-def read_rows(path: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the rows of a JSON-lines file, or of its last bytes; an incomplete last line is still being written."""
-    if not path.exists():
-        return []
-    with reading(path) as stream:
-        start = max(0, os.fstat(stream.fileno()).st_size - last_bytes) if last_bytes else 0
-        stream.seek(start)
-        lines = stream.read().split(b"\n")[:-1]
-    numbered = enumerate(lines[1:] if start else lines, start=1)
-    return [_row(line, str(path) if start else f"{path}:{number}") for number, line in numbered]
-
-
-def _row(line: bytes, place: str) -> Json:
-    try:
-        if b"NaN" in line or b"Infinity" in line:  # values that are not finite, as Python writes them
-            line = msgspec.json.encode(json.loads(line, parse_constant=lambda _: None))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON: {first_line(error)}; remove the line") from error
-    row = decode(line, place)
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}; remove the line")
-    return row
+def _read_rows(path: Path, kind: Any) -> list[Json]:
+    """Return the rows of a JSON-lines file, each a ``kind``; an incomplete last line is still being written."""
+    rows = list(raw_rows(path, torn=b"{")) if path.exists() else []
+    for place, row in rows:
+        convert(row, kind, place, "remove the file, or redo what wrote it")
+    return [row for _, row in rows]
 
 
 def games_of(model: PlannedModel) -> list[Game]:
@@ -228,7 +211,6 @@ def games_of(model: PlannedModel) -> list[Game]:
     return [game for game, _ in model.phase.mix(model.game)]
 
 
-def read_metrics(folder: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the logged training steps, oldest first; for a long file, those in its last bytes."""
-    path = folder / "metrics.jsonl"
-    return [checked(path, "a row", row, step=int) for row in read_rows(path, last_bytes)]
+def read_metrics(folder: Path) -> list[Json]:
+    """Return the logged training steps, oldest first."""
+    return _read_rows(folder / "metrics.jsonl", _Step)

@@ -186,9 +186,9 @@ def _upgraded(row: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     return {**fields, "task": {"id": task.target_word, "data": msgspec.to_builtins(task)}}
 
 
-def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def raw_rows(path: Path, torn: bytes | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, row): one JSON object a line, or one JSON list of objects (upstream)."""
-    for place, row in _rows(path, _OBJECTS):
+    for place, row in _rows(path, _OBJECTS, torn):
         yield place, _object(row, place)
 
 

@@ -137,12 +137,15 @@ def is_torn(line: bytes, start: bytes = b"") -> bool:
     return False
 
 
-def convert(value: Any, kind: type[Value], place: str) -> Value:
-    """Convert a plain value to ``kind``. Raises ``DataError`` naming ``place`` and the field."""
+def convert(value: Any, kind: type[Value], place: str, fix: str = "") -> Value:
+    """Convert a plain value to ``kind``. Raises ``DataError`` naming ``place``, the field, and ``fix``."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise DataError(f"{place}: {str(error)[:1].lower()}{str(error)[1:]}") from error
+        what, _, inside = str(error).partition(" - at ")
+        field = inside.strip("`").removeprefix("$").removeprefix(".")
+        where, then = f"{place}: {field}" if field else place, f"; {fix}" if fix else ""
+        raise DataError(f"{where}: {what[:1].lower()}{what[1:]}{then}") from error
 
 
 def _is_suspect(data: bytes) -> bool:

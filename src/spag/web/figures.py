@@ -19,7 +19,6 @@ from spag.runs.records import OnlinePhase
 
 Rows = Sequence[Mapping[str, Any]]
 TryRead = Callable[[Callable[[], Any]], Any]  # reads a part of the run; None if it is damaged
-_TAIL_BYTES = 1 << 17  # rows of metrics.jsonl
 _OF_TRAINING = {
     "loss": ("loss", "%.3f"),
     "kl": ("log-ratio to the reference", "%.3f"),
@@ -65,7 +64,7 @@ def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
         for model in models:
             if model.name in online:
                 steps = read(partial(online_figures, online[model.name], read))
-            elif not model.is_online and (rows := read(partial(run.metrics, model, _TAIL_BYTES))):
+            elif not model.is_online and (rows := read(partial(run.metrics, model))):
                 cards.append(training_card(model.name, rows))
         if steps or cards:
             title, _, about = line.partition(": ")
