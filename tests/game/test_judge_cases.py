@@ -147,6 +147,8 @@ SPELLED = [
     ("river", "a r-i-v-e-r"),
     ("river", "r_i_v_e_r"),
     ("river", "r-i-v-e-r-s"),
+    ("river", "r-i-v-e-r-r"),
+    ("river", "a r i v e r I saw"),
     ("mouse", "m-i-c-e"),
     ("ox", "an o-x"),
     ("river", "ri\u200bver"),
@@ -265,6 +267,12 @@ INNOCENT = [
     ("jar", "נגר means a carpenter"),  # other scripts imitate Latin letters too loosely
     ("rat", "ドバイ"),
     ("word", "What do you mean by saying that"),
+    # spelled letter by letter, another word
+    ("part", "Let's P-A-R-T-Y tonight!"),
+    ("art", "Set S.M.A.R.T. goals."),
+    ("ash", "Did you watch M*A*S*H?"),
+    ("key", "It is spelled M-O-N-K-E-Y."),
+    ("war", "W A R N I N G: the road is closed"),
     ("cut", "the end.The start"),
     ("river", "I don't know the word."),
     ("river", "Do you know the word?"),

@@ -58,6 +58,7 @@ def test_a_question_names_the_city(city: str, question: str, piece: str) -> None
         ("Mexico City", "Is it in Mexico?"),
         ("Los Angeles", "Is it la capital?"),
         ("Rome", "Is it roaming?"),
+        ("Rome", "Was it once part of the Roman Empire?"),
     ],
 )
 def test_other_words_do_not_name_it(city: str, question: str) -> None:

@@ -22,6 +22,7 @@ from spag.core.options import NO_NUMBER, holds_bool, is_no_number
 from spag.core.plugins import load_plugin, plugin_names
 from spag.games.base import Game
 from spag.storage.episodes import read_episodes
+from spag.storage.store import file_digest
 
 GROUP = "spag.games"
 FAMILIES = "spag.game_families"
@@ -97,17 +98,31 @@ def game_of(episode: Episode, **settings: Any) -> Game:
 
 def game_by_rules(episode: Episode, known: Game, **settings: Any) -> Game:
     """Return ``known`` if it has the recorded rules of ``episode``, with ``settings`` in their place; else the game
-    that has. For another kind of game it returns ``known``, which refuses it.
+    that has. For another kind of game it returns ``known``, which refuses it. Raises ``DataError`` if ``known`` does
+    not name the files of these rules.
     """
-    rules = {**rules_of(episode), **settings}
-    is_known = episode.game != known.name or rules.items() <= settings_of(known).items()
-    return known if is_known else game_of(episode, **settings)
+    if episode.game != known.name:
+        return known
+    rules, own, recorded = {**rules_of(episode), **settings}, recorded_rules(known), episode.settings or {}
+    files = {name: settings_of(known)[name] for name in own.keys() & recorded.keys() - rules.keys()}
+    for name, file in files.items():
+        if recorded[name] != own[name]:
+            fault = f"was played with a file for game.{name} whose hash is {recorded[name]}, not {file!r}"
+            raise DataError(f"game {episode.id!r} {fault}")
+    return known if rules.items() <= own.items() else game_of(episode, **{**files, **settings})
 
 
 def rules_of(episode: Episode) -> dict[str, Any]:
-    """Return the recorded rules of ``episode``: the settings in ``Game.judged_by``."""
-    recorded = episode.settings or {}
-    return {name: recorded[name] for name in _game_class(episode.game).judged_by if name in recorded}
+    """Return the recorded rules of ``episode``: the settings in ``Game.judged_by``, but files, known by their hash."""
+    kind, recorded = _game_class(episode.game), episode.settings or {}
+    named = (name for name in kind.judged_by if name in recorded)
+    return {name: recorded[name] for name in named if not _names_file(recorded[name], _schema(kind)[name])}
+
+
+def recorded_rules(game: Game) -> dict[str, Any]:
+    """Return the settings in ``Game.judged_by`` as a record has them: a file's is the hash of its contents."""
+    files, settings = files_of(game), settings_of(game)
+    return {name: file_digest(files[name]) if name in files else settings[name] for name in game.judged_by}
 
 
 def setting_names(name: str) -> list[str]:
@@ -123,13 +138,14 @@ def settings_of(game: Game) -> Mapping[str, Any]:
 
 def files_of(game: Game) -> Mapping[str, Path]:
     """Return the files that a game's settings name, by option, whether they exist or not."""
-    found, settings = {}, settings_of(game)
-    for name, hint in _schema(type(game)).items():
-        value, kinds = settings[name], hint.get("anyOf", [hint])
-        words = [word for kind in kinds for word in (*kind.get("enum", ()), kind.get("const"))]  # instead of a file
-        if isinstance(value, str) and value not in words and any(kind.get("format") in _PATHS for kind in kinds):
-            found[name] = Path(value)
-    return found
+    settings, hints = settings_of(game), _schema(type(game)).items()
+    return {name: Path(settings[name]) for name, hint in hints if _names_file(settings[name], hint)}
+
+
+def _names_file(value: object, hint: Mapping[str, Any]) -> bool:
+    kinds = hint.get("anyOf", [hint])
+    words = [word for kind in kinds for word in (*kind.get("enum", ()), kind.get("const"))]  # instead of a file
+    return isinstance(value, str) and value not in words and any(kind.get("format") in _PATHS for kind in kinds)
 
 
 def setting_hints(name: str) -> Mapping[str, Any]:

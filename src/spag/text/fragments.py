@@ -2,7 +2,7 @@
 
 It finds ``ri ver``, ``r-i-v-e-r``, ``(riv)er``, ``r1i2v3e4r``, ``'riv' + 'er'``, one letter a line, ``guitar2`` (one
 fragment next to a digit is enough), the same with letters doubled (``riiiver``) and backwards (``r-e-v-i-r``). "To get
-her" stays fine.
+her" stays fine, and so do single letters that go on: ``d-r-i-v-e-r`` is another word.
 """
 
 import re
@@ -90,7 +90,7 @@ def _is_meant(reading: str, low: str, window: list[Span], form: str, shapes: Sha
     equation = spaced and any("=" in gap for gap in gaps)  # b = 1, a = 2 do not spell bad
     far = max(map(len, gaps)) > _LONGEST_GAP or equation
     short = len(letters) < 3 and (spaced or _NEXT_LETTER.match(low, window[-1][1]) is not None)
-    if far or short:
+    if far or short or _spells_on(low, window, gaps[0], shapes.lexicon):
         return False
     capitals = all(reading[start:end].isupper() for start, end in window)
     words = [
@@ -104,6 +104,17 @@ def _is_meant(reading: str, low: str, window: list[Span], form: str, shapes: Sha
         marks = ((_TIGHT.match(reading, left[1]), right[0]) for left, right in pairwise(window))
         return letters == form and all(mark is not None and mark.end() == end for mark, end in marks)
     return not (spaced and _is_labelled(reading, window, pieces, words))
+
+
+def _spells_on(low: str, window: list[Span], gap: str, lexicon: Lexicon) -> bool:
+    """Tell whether the letters of a window go on beyond it, each behind ``gap``: P-A-R-T-Y says party, not part."""
+    (start, _), (_, end) = window[0], window[-1]
+    if any(right - left > 1 for left, right in window):
+        return False
+    before = re.search(rf"(?<![^\W_])([^\W\d_]){re.escape(gap)}$", low[max(0, start - len(gap) - 2) : start])
+    after = re.match(rf"{re.escape(gap)}([^\W\d_])(?![^\W_])", low[end : end + len(gap) + 2])
+    spaced = any(map(str.isspace, gap))  # a r i v e r
+    return any(found and not (spaced and lexicon.is_word(found[1])) for found in (before, after))
 
 
 def _is_meant_alone(letters: str, form: str, shapes: Shapes, *, beside_digit: bool) -> bool:

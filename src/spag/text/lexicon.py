@@ -76,7 +76,8 @@ class _Dictionary:
         return bool(self.lemmas(word))
 
     def bases(self, token: str) -> frozenset[str]:
-        parts = {token, *token.split("'")}  # l'eau
+        *before, last = token.split("'")
+        parts = {token, last, *(word for word in before if len(word) > 1)}  # l'eau; m' is no metre
         bases = {base for word in parts for base in (word, *(self.lemmas(word) or self._respelled(word)))}
         return frozenset(bases.union(*map(self._singulars, parts)))
 
@@ -92,7 +93,10 @@ class _Dictionary:
         accented, plain = word, fold(word)
         for letter, spelling in self.spellings.items():
             accented = accented.replace(spelling, letter)
-        stems = {plain, *(plain.removesuffix(ending) for ending in self.endings)} if not self.is_known(plain) else set()
+        endings = {*self.endings}
+        if self.is_word(word):  # France is no feminine and près has its accent; idees may be a plural
+            endings &= self.plurals.keys() if plain == word else set()
+        stems = {plain, *(plain.removesuffix(ending) for ending in endings)} if not self.is_known(plain) else set()
         return {*stems, *self.lemmas(accented)}
 
     def target_bases(self, word: str) -> frozenset[str]:

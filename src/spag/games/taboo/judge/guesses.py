@@ -38,7 +38,8 @@ _QUOTES = re.compile(r'"{2,}')
 _SPACES = re.compile(r"[^\S\n](?:(?<! )[^\S\n]*|[^\S\n]+)")  # any but single spaces
 _LATEX = re.compile(r"\\(?=[\"'`*_])|\$?\\[a-z]{2,20}(?=\{)")  # \* and $\boxed{
 _SPELLED = re.compile(r"[^\W_](?:[ \-.,]{1,3}[^\W_](?![^\W_])){2,}")
-_OPENING = ' !?.,;:-—–=>([{\n"¡¿'  # may separate an announcement from a bare word
+_INVERTED = re.compile(r"(?<!\w)[¡¿]")  # opens a sentence, though ¡ looks like an i
+_OPENING = ' !?.,;:-—–=>([{\n"'  # may separate an announcement from a bare word
 _MOST = 20  # announcements, and clauses after one, looked at in one utterance
 _WIDTH = 400  # how far after an announcement its guess may begin, in characters
 _LONGEST = 3  # words of a wrong guess, where the target has fewer
@@ -73,7 +74,7 @@ def find_guess(
     spoken = language_of(language)
     target = target_of(target_word, spoken.lexicon)
     wrong = None
-    for reading in unmasked(text, spoken.lexicon.letters):
+    for reading in unmasked(_INVERTED.sub(":", text), spoken.lexicon.letters):
         found = _first_guess(reading, target, spoken.grammar, by_defender=by_defender)
         if found is not None and found[1]:
             return found
@@ -127,7 +128,7 @@ def _announced(after: str, grammar: Grammar) -> Iterator[Guess | None]:
     direct = grammar.direct.match(after)
     opened = direct.end() if direct is not None else 0
     follows = after[opened:]
-    if direct is not None and follows[:1] not in set(".,;!?") and not grammar.states.match(follows.lstrip(' "')):
+    if direct is not None and follows[:1] not in set(".,;!?") and not grammar.states.match(follows.lstrip(_OPENING)):
         yield _phrase(after, opened, grammar, loose=direct["mark"][0].isalpha())
     # "I know the word! It is X", "Is it X?"
     stated = [(found.start(), found.end(), False) for found in grammar.states.finditer(after, 0, _WIDTH)]
