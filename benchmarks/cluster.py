@@ -24,7 +24,8 @@ from rich.table import Table
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
-from spag.engines.base import Request, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.rollout.ray.driver import RayPlayers
@@ -57,7 +58,7 @@ def chat(request: Request) -> str:
 
 def players(stack: ExitStack) -> Mapping[str, Player]:
     engine = ScriptedEngine(chat, concurrency=CONCURRENCY, latency_s=LATENCY_S)
-    return dict.fromkeys(GAME.roles, Player(engine, f"worker-{os.getpid()}", Sampling()))
+    return dict.fromkeys(GAME.roles, Player(engine, f"worker-{os.getpid()}", SamplingConfig()))
 
 
 def measure(workers: int, path: Path) -> Growth:

@@ -3,13 +3,12 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from spag.algorithms.settings import OfflineSettings
+from spag.algorithms.credit import drawn_games, without_held_out
 from spag.core.episodes import Episode
 from spag.core.types import Task, Utterance
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.games.taboo.types import Role
 from spag.games.taboo.words import common_words
-from spag.learning.sources import FileSource
 from spag.runs.teachers import teacher_path
 from spag.storage.episodes import read_episodes
 
@@ -24,11 +23,8 @@ def teacher_utterances() -> list[str]:
 
 def teacher_games(limit: int, seed: int) -> Sequence[Episode]:
     """Return ``limit`` games of teacher play, drawn by seed, on tasks that are not held out."""
-    game = AdversarialTaboo()
-    files, settings = [teacher_path(game)], OfflineSettings()
-    source = FileSource(files, game, settings, seed, limit=limit, leaves_out_held_out=True)
-    [(_, games)] = source.next(1, None).games
-    return games
+    path = teacher_path(game := AdversarialTaboo())
+    return drawn_games(without_held_out([*read_episodes(path)], game, str(path), []), limit, seed)
 
 
 def made_up(name: str, target_word: str, texts: Sequence[str], max_turns: int) -> Episode:

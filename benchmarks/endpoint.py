@@ -21,8 +21,8 @@ from functools import partial
 import openai
 
 from benchmarks.harness import Contest, Reading, compete
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.base import Sampling
 from spag.engines.openai.engine import OpenAIEngine
 from spag.games.registry import get
 from spag.rollout.runner import Player, PlayStats, game_specs, next_request, play
@@ -46,7 +46,7 @@ def stub() -> Iterator[str]:
 def ours(url: str, games: int) -> Reading:
     """Play ``games`` games of Taboo."""
     engine, stats = OpenAIEngine("stub", base_url=url, concurrency=IN_FLIGHT), PlayStats()
-    player = Player(engine, "stub", Sampling())
+    player = Player(engine, "stub", SamplingConfig())
     specs = game_specs(TABOO.tasks(Split.TRAIN, games, seed=0), 1, seed=0)
     began = time.process_time()
     for _ in play(specs, dict.fromkeys(TABOO.roles, player), game=TABOO, in_flight=IN_FLIGHT, stats=stats):
@@ -63,7 +63,7 @@ def by_hand(url: str, calls: int) -> Reading:
 
 async def _by_hand(url: str, calls: int) -> Reading:
     start = TABOO.start(TABOO.tasks(Split.TRAIN, 1, seed=0)[0], seed=0)
-    prompt = next_request("", TABOO, start, 0, 0, Sampling()).prompt
+    prompt = next_request("", TABOO, start, 0, 0, SamplingConfig()).prompt
     gate = asyncio.Semaphore(IN_FLIGHT)
     async with openai.AsyncOpenAI(api_key="none", base_url=url) as client:
 

@@ -25,8 +25,8 @@ from benchmarks.play import FULL, MODEL, SHORT_GAME, UnevenEngine, open_one
 from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
 from spag.core.progress import SilentReporter
 from spag.engines.base import Completion, Engine, Player, Request
+from spag.learning.job import TrainingJob
 from spag.learning.launch import train_on
-from spag.learning.worker import TrainingJob
 from spag.planning.here import plan_here, planned_engines
 from spag.planning.specs import read_shape
 from spag.rollout.runner import game_specs, play
@@ -95,7 +95,7 @@ def _flat_on(engine: Engine, recorder: Recorder) -> float:
     began, left = time.perf_counter(), len(recorder.asked)
     for number, (request, answer) in enumerate(recorder.asked):
         length = answer.completion_tokens
-        sampling = replace(request.sampling, max_new_tokens=length, min_new_tokens=length)
+        sampling = request.sampling.model_copy(update={"max_new_tokens": length, "min_new_tokens": length})
         engine.submit(replace(request, id=f"flat-{number}", sampling=sampling))
     while left:
         left -= len(engine.poll())

@@ -35,11 +35,12 @@ from benchmarks.steps import Ours
 from benchmarks.steps import Work as OfflineWork
 from benchmarks.training import held_gib, now
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
-from spag.config.schema import EngineConfig, ModelConfig
+from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.types import State, Utterance
 from spag.learning.encoding import encode_samples
-from spag.learning.loop import Loop, Phase, Start
+from spag.learning.job import TrainingJob
+from spag.learning.loop import Loop
 from spag.learning.metrics import Row
 from spag.learning.policy import TrainedPolicy
 from spag.learning.selfplay import SelfplaySource
@@ -132,34 +133,32 @@ class TimedSelfplay(SelfplaySource):
         return dict(self.described)
 
 
-def open_endless(work: Work, folder: Path, start: Start) -> TimedSelfplay:
+def open_endless(work: Work, job: TrainingJob, policy: TrainedPolicy, model: str, step: int) -> TimedSelfplay:
     """Open the self-play of games without a judge."""
     player = StepPlayer(
-        folder=folder,
+        folder=job.output,
         mix=[MixedGame(GAME)],
-        policy=ModelConfig(name=start.policy, dtype=work.dtype, device=MODEL.device),
+        policy=ModelConfig(name=model, dtype=work.dtype, device=MODEL.device),
         engine=EngineConfig(backend="transformers", concurrency=min(work.games, 32), in_flight=work.games),
         settings=settings_of(work),
         seed=SEED,
-        rank=start.rank,
-        world_size=start.world_size,
+        rank=policy.accelerator.process_index,
+        world_size=policy.accelerator.num_processes,
     )
-    return TimedSelfplay(player, PromptStyle.PLAIN, start)
+    return TimedSelfplay(player, PromptStyle.PLAIN, policy.tokenizer, step)
 
 
 def train(work: Work, folder: Path) -> tuple[dict[str, float], list[dict[str, float]]]:
     """Train online in ``folder``; return the seconds of all steps, and the rows of metrics.jsonl."""
-    phase = Phase(
+    job = TrainingJob(
         model=ModelConfig(name=work.model, dtype=work.dtype, device=MODEL.device, prompt_style="plain"),
-        settings=settings_of(work),
+        phase=PhaseConfig.model_validate({"algorithm": "reinforce", **settings_of(work).model_dump()}),
+        game=GameConfig(name=GAME.name),
         start_from=work.model,
         output=folder,
         seed=SEED,
-        credit_seed=SEED,
-        algorithm=Reinforce,
-        roles=[f"{GAME.name}/{role}" for role in GAME.roles],
     )
-    result = Loop(phase, partial(open_endless, work, folder), None).run()
+    result = Loop(job, partial(open_endless, work), None).run()
     described = {name: result[name] for name in ("seconds", "cpu_seconds")}
     return described, [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 

@@ -22,8 +22,9 @@ import torch
 
 from benchmarks.harness import Contest, Reading
 from spag.config.schema import EngineConfig, ModelConfig
+from spag.core.options import SamplingConfig
 from spag.core.types import Result, Split, State, Task, Utterance
-from spag.engines.base import Completion, Engine, Request, Sampling
+from spag.engines.base import Completion, Engine, Request
 from spag.engines.opening import open_models
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.models.finding import EMBEDDED_NAME
@@ -34,8 +35,8 @@ from spag.rollout.runner import Player, PlayStats, game_specs, next_request, pla
 MODEL = ModelConfig(name=EMBEDDED_NAME, dtype=fastest_dtype(), device=default_device())
 TOKENS, TURNS = 64, 3
 FEWEST, SHORT = 8, 2  # tokens and turns of the scheduler's contest
-FULL = Sampling(temperature=1.2, max_new_tokens=TOKENS, min_new_tokens=TOKENS)
-EVEN = replace(FULL, max_new_tokens=(FEWEST + TOKENS) // 2, min_new_tokens=(FEWEST + TOKENS) // 2)
+FULL = SamplingConfig(max_new_tokens=TOKENS, min_new_tokens=TOKENS)
+EVEN = SamplingConfig(max_new_tokens=(FEWEST + TOKENS) // 2, min_new_tokens=(FEWEST + TOKENS) // 2)
 IN_FLIGHT = 64
 GPU_IN_FLIGHT = 256  # with a model as small as SmolLM2-135M
 GPU_MEMORY = 0.6
@@ -105,7 +106,7 @@ def full_games(engine: Engine, games: int) -> Reading:
     return _games_per_hour(stats.completion_tokens, time.perf_counter() - began)
 
 
-def rounds(engine: Engine, games: int, game: EndlessTaboo, sampling: Sampling) -> Iterator[Reading]:
+def rounds(engine: Engine, games: int, game: EndlessTaboo, sampling: SamplingConfig) -> Iterator[Reading]:
     """Play games in step: all first utterances, once all are there the second ones, and so on. Yields tokens a second
     of each round.
     """
@@ -133,20 +134,20 @@ def flat_batches(engine: Engine, size: int) -> Reading:
     return Reading(tokens / seconds, {"tokens": tokens})
 
 
-class UnevenEngine:
-    """An engine whose utterances have from 8 to 64 tokens, drawn by their seeds: 36 on average. Satisfies
-    ``spag.engines.base.Engine``.
+class UnevenEngine(Engine):
+    """An engine whose utterances have from 8 to 64 tokens, drawn by their seeds: 36 on average.
 
     ``clock`` holds the time at which each utterance came, and the tokens until then.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.concurrency, self.close = engine, engine.concurrency, engine.close
+        self.engine, self.concurrency = engine, engine.concurrency
         self.clock: list[tuple[float, int]] = [(time.perf_counter(), 0)]
 
     def submit(self, request: Request) -> None:
         length = random.Random(request.seed).randint(FEWEST, TOKENS)
-        self.engine.submit(replace(request, sampling=replace(FULL, max_new_tokens=length, min_new_tokens=length)))
+        sampling = SamplingConfig(max_new_tokens=length, min_new_tokens=length)
+        self.engine.submit(replace(request, sampling=sampling))
 
     def poll(self) -> list[Completion]:
         completions = self.engine.poll()
@@ -154,6 +155,9 @@ class UnevenEngine:
         for completion in completions:
             self.clock.append((now, self.clock[-1][1] + completion.completion_tokens))
         return completions
+
+    def close(self) -> None:
+        self.engine.close()
 
 
 def uneven_games(engine: Engine, games: int, in_flight: int) -> Reading:
@@ -205,7 +209,7 @@ def open_one(backend: str, stack: ExitStack, model: ModelConfig, in_flight: int)
         "memory": None if model.device == "cpu" else GPU_MEMORY,
     }
     [engine] = open_models([model], EngineConfig.model_validate(settings), stack)
-    player = Player(engine, "warm-up", replace(FULL, max_new_tokens=4))
+    player = Player(engine, "warm-up", SamplingConfig(max_new_tokens=4, min_new_tokens=4))
     list(
         play(game_specs(SHORT_GAME.some_tasks(1), 1, seed=0), dict.fromkeys(SHORT_GAME.roles, player), game=SHORT_GAME)
     )

@@ -10,8 +10,9 @@ import re
 import textarena
 
 from spag.adapters.textarena.ours import register
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.base import Player, Sampling
+from spag.engines.base import Player
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 from spag.rollout.runner import game_specs, play
@@ -44,7 +45,7 @@ def our_game_there() -> None:
 def their_game_here() -> None:
     game = get("textarena:KuhnPoker-v0", options={"max_rounds": 1})
     engine = ScriptedEngine(lambda request: any_move(request.prompt, random.Random(request.seed)))
-    players = {role: Player(engine, "any move", Sampling()) for role in game.roles}
+    players = {role: Player(engine, "any move", SamplingConfig()) for role in game.roles}
     for episode in play(game_specs(game.tasks(Split.TRAIN, 3, seed=0), 1, seed=0), players, game=game):
         moves = " ".join(said.content for said in episode.history)
         print(f"{episode.game}: {moves}: {episode.outcome}, {dict(episode.rewards)}")

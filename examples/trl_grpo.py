@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from spag.adapters.opponent import Opponent, engine_of
 from spag.adapters.trl import GameRollout, game_prompts, game_reward, role_reward
-from spag.engines.base import Sampling
+from spag.core.options import SamplingConfig
 from spag.games.registry import get
 from spag.models.finding import resolve_model
 from spag.models.tokens import PromptStyle
@@ -44,7 +44,7 @@ def main() -> None:
         logging_steps=1,
         save_strategy="no",
     )
-    other = arguments.opponent and Opponent(game, engine_of(arguments.opponent, game), Sampling(temperature=1.0))
+    other = arguments.opponent and Opponent(game, engine_of(arguments.opponent, game), SamplingConfig(temperature=1.0))
     with other or nullcontext() as opponent:
         trainer = GRPOTrainer(
             AutoModelForCausalLM.from_pretrained(folder),

@@ -9,8 +9,8 @@ from typing import Any
 
 from spag.config.files import dump_config, parse_config
 from spag.core.episodes import Episode, PlayerInfo
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.evaluation.arena.standings import arena_report
 from spag.games import get
@@ -32,7 +32,7 @@ DRIFT = "player_0 of kuhn_poker: has 97 % of the policy's wins"
 
 def games(step: int, count: int = 6) -> list[Episode]:
     move = KUHN.bots["random"]
-    player = Player(BotEngine(move), "policy", Sampling())
+    player = Player(BotEngine(move), "policy", SamplingConfig())
     specs = game_specs(KUHN.tasks(Split.TRAIN, count, step), 1, step)
     return list(
         play(

@@ -23,11 +23,13 @@ from spag.cli import main
 from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError, ModelError, RunError
-from spag.engines.base import Request, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Request
 from spag.engines.opening import open_model
 from spag.engines.transformers.engine import TransformersEngine
 from spag.learning.forward import Capabilities, probe_capabilities
-from spag.learning.worker import TrainingJob
+from spag.learning.job import TrainingJob
+from spag.learning.worker import run_job
 from spag.models.baichuan import BaichuanForCausalLM, Distances, alibi_slopes
 from spag.models.convert import convert_model
 from spag.models.loading import load_model, load_tokenizer
@@ -155,7 +157,9 @@ def test_the_engine_plays_it_with_its_cache(converted: Path) -> None:
         expected[f"{index}"] = tuple(ids[-8:])
     engine = TransformersEngine(model, tokenizer, concurrency=2)
     for index, prompt in enumerate(prompts):
-        engine.submit(Request(f"{index}", prompt, Sampling(temperature=0, max_new_tokens=8, min_new_tokens=0), seed=0))
+        engine.submit(
+            Request(f"{index}", prompt, SamplingConfig(temperature=0, max_new_tokens=8, min_new_tokens=0), seed=0)
+        )
     done = {}
     while completions := engine.poll():
         done |= {completion.id: completion.token_ids for completion in completions}
@@ -170,7 +174,7 @@ def test_it_trains_and_its_checkpoint_loads(converted: Path, tmp_path: Path) -> 
     ]
     options = {"learning_rate": 1e-2, "global_batch_size": 4, "micro_batch_size": 2, "gradient_checkpointing": True}
     write_rows(tmp_path / "made.jsonl", samples)
-    TrainingJob(
+    job = TrainingJob(
         model=ModelConfig(dtype="float32", device="cpu"),
         phase=PhaseConfig.model_validate({"algorithm": "spag", **options}),
         game=GameConfig(),
@@ -178,7 +182,8 @@ def test_it_trains_and_its_checkpoint_loads(converted: Path, tmp_path: Path) -> 
         output=(output := tmp_path / "trained"),
         seed=3,
         files=[tmp_path / "made.jsonl"],
-    ).run()
+    )
+    run_job(job)
     rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-5)  # policy and reference agree before the first step
     trained = load_model(str(output / "checkpoint"), dtype="float32")

@@ -21,7 +21,8 @@ from spag.algorithms.settings import LoraConfig as LoraSettings
 from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, EngineError, ModelError
-from spag.engines.base import Request, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Request
 from spag.engines.transformers.engine import TransformersEngine
 from spag.learning.devices import make_accelerator
 from spag.learning.start import trainable
@@ -353,7 +354,7 @@ def play(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str = "hello", temperature: float = 0.0
 ) -> str:
     engine = TransformersEngine(model, tokenizer, concurrency=2)
-    engine.submit(Request("r", prompt, Sampling(temperature=temperature, max_new_tokens=3), seed=1))
+    engine.submit(Request("r", prompt, SamplingConfig(temperature=temperature, max_new_tokens=3), seed=1))
     while not (done := engine.poll()):
         pass
     return done[0].text

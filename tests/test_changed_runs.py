@@ -12,7 +12,7 @@ import pytest
 from spag.config.files import parse_config
 from spag.core.errors import ConfigError, RunError
 from spag.core.progress import SilentReporter
-from spag.learning.worker import TrainingJob
+from spag.learning.job import TrainingJob
 from spag.runs import execute, phases
 from spag.runs.execute import run
 from spag.runs.layout import progress_of

@@ -32,7 +32,8 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
 def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> None:
     from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
     from spag.core.episodes import SampleType
-    from spag.learning.worker import TrainingJob
+    from spag.learning.job import TrainingJob
+    from spag.learning.worker import run_job
     from spag.storage.store import write_rows
 
     prompt = "You are the defender. Say your next line.\n"
@@ -53,7 +54,7 @@ def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> No
         seed=0,
         files=[tmp_path / "samples.jsonl"],
     )
-    result = job.run()
+    result = run_job(job)
     rows = [line for line in (job.output / "metrics.jsonl").read_text().splitlines() if line]
     assert result["steps"] == len(rows) == 4
     first, last = json.loads(rows[0])["loss"], json.loads(rows[-1])["loss"]

@@ -86,7 +86,7 @@ def long_options(words: list[str]) -> set[str]:
 class Job:
     """A batch script at work, with an srun and a scontrol that write down what they are told."""
 
-    def __init__(self, script: Path, folder: Path, srun: str = "") -> None:
+    def __init__(self, script: Path, folder: Path, srun: str = "", nodes: int = NODES) -> None:
         self.folder = folder
         self._stand_in("srun", srun)
         self._stand_in("scontrol", '[ "$1" != show ] || printf "%s\\n" gpu-01 gpu-02')
@@ -96,7 +96,7 @@ class Job:
         slurm = {
             "JOB_ID": "42",
             "JOB_NODELIST": "gpu-[01-02]",
-            "JOB_NUM_NODES": NODES,
+            "JOB_NUM_NODES": nodes,
             "CPUS_PER_TASK": 64,
             "GPUS_ON_NODE": GPUS,
         }
@@ -178,6 +178,17 @@ def test_a_run_starts_ray_on_every_node_and_then_spag_run(tmp_path: Path) -> Non
         assert training.processes is None
         assert training.micro_batch_size * NODES * GPUS == training.global_batch_size
     assert (imitation.episodes, spag.sft_data) == (["/shared/teacher.jsonl"], Path("/shared/alpaca_data.json"))
+
+
+@pytest.mark.parametrize("nodes", [3, 32])
+def test_a_run_on_any_number_of_nodes_trains_a_step_in_one_pass(tmp_path: Path, nodes: int) -> None:
+    job = Job(SLURM / "run.sbatch", tmp_path, nodes=nodes)
+    config: RunConfig = parsed(after(job.described("srun"), "spag"))["config"]
+    assert job.end() == 0
+    for phase in config.phases:
+        settings: Any = phase.settings
+        needed = (settings.micro_batch_size - 1) * nodes * GPUS, settings.micro_batch_size * nodes * GPUS
+        assert needed[0] < settings.global_batch_size <= needed[1]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from scripted_run import config_for
 from spag.core.errors import DataError, RunError
 from spag.core.progress import SilentReporter
-from spag.learning.worker import TrainingJob
+from spag.learning.job import TrainingJob
 from spag.runs import execute, phases
 from spag.runs.execute import run
 from spag.runs.layout import check_free

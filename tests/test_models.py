@@ -96,7 +96,7 @@ def test_the_base_of_an_adapter_is_found_where_both_were_moved(tmp_path: Path) -
         write(old / adapter / "adapter_config.json", peft_type="LORA", r=4, base_model_name_or_path=str(old / base))
         assert adapter_base(old / adapter) == str(old / base)
         shutil.copytree(old, new, dirs_exist_ok=True)
-        assert adapter_base(new / adapter) == str(old / base)  # it was copied: what it names is there
+        assert adapter_base(new / adapter) == str(new / base)  # it was copied, and what it names is there too
         shutil.rmtree(old)
         assert adapter_base(new / adapter) == str(new / base)
         shutil.rmtree(new / base)

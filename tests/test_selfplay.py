@@ -11,13 +11,14 @@ import pytest
 import forked
 from game_files import games_in
 from scripted_run import config_for, run_until
+from spag.algorithms.online_settings import OnlineSampling
 from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, EngineError, RunError
 from spag.core.options import SamplingConfig
 from spag.core.progress import SilentReporter
 from spag.core.seeds import derive_seed
-from spag.engines.base import Completion, Engine, Player, Request, RequestError, Sampling
+from spag.engines.base import Completion, Engine, Player, Request, RequestError
 from spag.engines.players import PlayerConfig
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.types import TabooOutcome
@@ -50,7 +51,7 @@ def chatter(request: Request) -> str:
     return random.Random(request.seed).choice(LINES)
 
 
-def players(concurrency: int = 4, order: int = 0, sampling: Sampling = Sampling()) -> Mapping[str, Player]:  # noqa: B008
+def players(concurrency: int = 4, order: int = 0, sampling: SamplingConfig = SamplingConfig()) -> Mapping[str, Player]:  # noqa: B008
     engine = ScriptedEngine(chatter, concurrency=concurrency, shuffle_seed=order)
     return {role: Player(engine, "chatter", sampling) for role in ROLES}
 
@@ -90,7 +91,10 @@ def test_two_engines_each_speak_for_their_role() -> None:
         ScriptedEngine(lambda r: "Guess it."),
         ScriptedEngine(lambda r: "I know the word! It is `river`!"),
     )
-    sides = {"attacker": Player(attacker, "a", Sampling()), "defender": Player(defender, "d", Sampling(temperature=0))}
+    sides = {
+        "attacker": Player(attacker, "a", SamplingConfig()),
+        "defender": Player(defender, "d", SamplingConfig(temperature=0)),
+    }
     (episode,) = play([GameSpec("g", task_of("river"), 0)], sides)
     assert [said.content for said in episode.history] == ["Guess it.", "I know the word! It is `river`!"]
     assert episode.outcome == TabooOutcome.DEFENDER_WINS
@@ -104,7 +108,7 @@ def test_games_that_ended_before_an_engine_failed_count() -> None:
 
     says = {"g": "Guess it.", "h": "river"}  # saying the word ends the second game
     attacker, defender = ScriptedEngine(lambda request: says[request.id]), ScriptedEngine(refuse)
-    sides = {role: Player(one, "m", Sampling()) for role, one in zip(ROLES, (attacker, defender), strict=True)}
+    sides = {role: Player(one, "m", SamplingConfig()) for role, one in zip(ROLES, (attacker, defender), strict=True)}
     games = [(GameSpec(name, task_of("river"), 0), sides) for name in says]
     batches = play_together(TABOO, games, PlayStats(), in_flight=2)
     assert [episode.id for episode in next(batches)] == ["h"]
@@ -122,7 +126,9 @@ def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
     engine = ScriptedEngine(mute)
     stats = PlayStats()
     (episode,) = play(
-        [GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, Player(engine, "m", Sampling())), stats=stats
+        [GameSpec("g", task_of("river", 2), 0)],
+        dict.fromkeys(ROLES, Player(engine, "m", SamplingConfig())),
+        stats=stats,
     )
     assert (episode.outcome, [said.content for said in episode.history]) == (TabooOutcome.TIE, [""] * 4)
     assert (stats.utterances, stats.empty, stats.retries) == (4, 4, 8)
@@ -130,16 +136,24 @@ def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "empty_retries", "expected"), [("", 0, (4, 4, 0)), (" ", 1, (4, 4, 4)), (" a", 1, (4, 0, 0))]
+    ("text", "sampling", "said", "expected"),
+    [
+        ("", SamplingConfig(published=True), "", (4, 4, 0)),
+        (" ", SamplingConfig(published=True), " ", (4, 4, 0)),
+        (" a", SamplingConfig(published=True), " a", (4, 0, 0)),
+        (" ", SamplingConfig(), "", (4, 4, 8)),
+        (" a", SamplingConfig(), "a", (4, 0, 0)),
+        (" ", OnlineSampling(), "", (4, 4, 0)),
+    ],
 )
 def test_empty_utterances_are_drawn_as_often_as_asked(
-    text: str, empty_retries: int, expected: tuple[int, int, int]
+    text: str, sampling: SamplingConfig, said: str, expected: tuple[int, int, int]
 ) -> None:
     """Blank ones are empty, too, where white space stays."""
-    player = Player(ScriptedEngine(lambda request: text), "m", Sampling(strip=False, empty_retries=empty_retries))
+    player = Player(ScriptedEngine(lambda request: text), "m", sampling)
     stats = PlayStats()
     (episode,) = play([GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, player), stats=stats)
-    assert [said.content for said in episode.history] == [text] * 4
+    assert [one.content for one in episode.history] == [said] * 4
     assert (stats.utterances, stats.empty, stats.retries) == expected
 
 
@@ -155,7 +169,7 @@ def test_an_utterance_is_cut_to_what_files_may_hold(tmp_path: Path) -> None:
 def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Path) -> None:
     """Games go on to their end, and others are not affected: the same command would stop at the same game again."""
     engine = ScriptedEngine(lambda request: "a word of mine", context=words_of_first_prompts() + 15)
-    narrow = dict.fromkeys(ROLES, Player(engine, "m", Sampling()))
+    narrow = dict.fromkeys(ROLES, Player(engine, "m", SamplingConfig()))
     specs = game_specs(["river", "bread"], 1, seed=1)
 
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
@@ -177,7 +191,7 @@ def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Pa
 
 
 def test_a_first_prompt_without_room_is_an_error() -> None:
-    player = Player(ScriptedEngine(chatter, context=5), "m", Sampling())
+    player = Player(ScriptedEngine(chatter, context=5), "m", SamplingConfig())
     with pytest.raises(RequestError, match=r"^g: a prompt of \d+ words exceeds the context length of 5$"):
         list(play([GameSpec("g", task_of("river"), 0)], dict.fromkeys(ROLES, player)))
 
@@ -185,7 +199,7 @@ def test_a_first_prompt_without_room_is_an_error() -> None:
 def test_a_player_that_has_no_room_to_begin_is_an_error() -> None:
     """It would lose every game, whoever opens it."""
     engines = {"attacker": ScriptedEngine(chatter), "defender": ScriptedEngine(chatter, context=5)}
-    sides = {role: Player(engine, "m", Sampling()) for role, engine in engines.items()}
+    sides = {role: Player(engine, "m", SamplingConfig()) for role, engine in engines.items()}
     with pytest.raises(RequestError, match="exceeds the context length of 5"):
         list(play([GameSpec("g", task_of("bird"), 0)], sides))
 
@@ -198,7 +212,7 @@ def test_a_game_in_flight_twice_is_refused() -> None:
 def collect(path: Path, specs: list[GameSpec], reply: object = chatter, **options: object) -> object:
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
         engine = ScriptedEngine(reply, concurrency=4)  # type: ignore[arg-type]
-        players = {role: Player(engine, "chatter", Sampling()) for role in ROLES}
+        players = {role: Player(engine, "chatter", SamplingConfig()) for role in ROLES}
         return play_together(TABOO, ((spec, players) for spec in left), stats, in_flight=4)
 
     return collect_episodes(path, specs, play_them, TABOO, **options)  # type: ignore[arg-type]
@@ -275,7 +289,7 @@ def test_a_cut_prompt_and_unknown_tokens_are_recorded(tmp_path: Path) -> None:
         return request.role.rpartition("/")[2]
 
     stats, engine = PlayStats(), Cutting(name_role)
-    both = {role: Player(engine, "m", Sampling()) for role in ROLES}
+    both = {role: Player(engine, "m", SamplingConfig()) for role in ROLES}
     [[episode]] = play_together(TABOO, ((spec, both) for spec in game_specs(WORDS[:1], 1, seed=1)), stats, in_flight=1)
     with JsonlStore(tmp_path / "games.jsonl") as store:
         store.append(episode)

@@ -14,9 +14,9 @@ from spag.cli import main
 from spag.cli.console import make_reporter
 from spag.cli.tables import print_arena, print_game, print_outcomes, print_table
 from spag.core.episodes import Episode, PlayerInfo
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
 from spag.core.visible import visible_text
-from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
@@ -77,13 +77,13 @@ def test_the_rates_of_a_run_stand_whole_in_eighty_columns(tmp_path: Path, capsys
 def test_every_game_has_its_tables(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     game = TABOO if name == TABOO.name else get(name)
     players = {
-        f"iteration-{number}": Player(BotEngine(lambda *_: "[1] [bet] no"), "", Sampling()) for number in range(3)
+        f"iteration-{number}": Player(BotEngine(lambda *_: "[1] [bet] no"), "", SamplingConfig()) for number in range(3)
     }
     games: list[Episode] = []
     for pairing in pairings(list(players)):
         specs = match_specs(pairing, game.tasks(Split.HELD_OUT, 3, 0), 0)
         by_role = {
-            role: Player(players[one].engine, one, Sampling())
+            role: Player(players[one].engine, one, SamplingConfig())
             for role, one in zip(game.roles, pairing.players, strict=True)
         }
         games += play(specs, by_role, game=game)
@@ -162,13 +162,13 @@ def test_names_in_an_arena_cannot_drive_the_terminal_nor_forge_rows(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     players = {
-        name: Player(BotEngine(lambda *_: "[1] [bet] no"), "", Sampling())
+        name: Player(BotEngine(lambda *_: "[1] [bet] no"), "", SamplingConfig())
         for name in ("base", HOSTILE.replace("\ud800", ""))
     }
     pairing = pairings(list(players))[0]
     specs = match_specs(pairing, TABOO.tasks(Split.HELD_OUT, 3, 0), 0)
     by_role = {
-        role: Player(players[one].engine, one, Sampling())
+        role: Player(players[one].engine, one, SamplingConfig())
         for role, one in zip(TABOO.roles, pairing.players, strict=True)
     }
     results = arena_report(list(play(specs, by_role, game=TABOO)), TABOO)

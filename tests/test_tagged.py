@@ -6,11 +6,14 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from samplings import sampling_with
 from spag.algorithms.credit import as_sampled, trained_turns
+from spag.algorithms.online_settings import OnlineSampling
 from spag.core.episodes import TrainingSample
+from spag.core.options import ThinkingConfig
 from spag.core.thinking import answered
 from spag.core.types import Split
-from spag.engines.base import Completion, FinishReason, Player, Request, Sampling, text_before_stop
+from spag.engines.base import Completion, FinishReason, Player, Request, text_before_stop
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.evaluation.exact_metrics import probabilities_of
@@ -108,7 +111,7 @@ def test_games_hear_the_answer_alone(limit: int) -> None:
         thought = "zebra</think>\n\nplayer_0: So <answer>" if limit else ""
         return f"{thought}{move}</answer> zebra"
 
-    player = Player(ScriptedEngine(reply, tagged=True), "m", Sampling(thought_tokens=limit))
+    player = Player(ScriptedEngine(reply, tagged=True), "m", sampling_with(thought_tokens=limit))
     played = list(play(game_specs(game.tasks(Split.TRAIN, 2, 0), 1, 0), dict.fromkeys(game.roles, player), game=game))
     said = [one for episode in played for one in episode.history]
     assert {one.content for one in said} == {"[check]"}
@@ -121,7 +124,7 @@ def replies(folder: Path, tokenizer: PreTrainedTokenizerBase, request: pytest.Fi
     """Replies of a random model, which writes every mark sometimes."""
     limit = request.param
     engine = TransformersEngine(load_model(str(folder), dtype="float32"), tokenizer, style=TAGGED)
-    sampling = Sampling(temperature=1.0, max_new_tokens=300, min_new_tokens=300 + limit, thought_tokens=limit)
+    sampling = sampling_with(temperature=1.0, max_new_tokens=300, min_new_tokens=300 + limit, thought_tokens=limit)
     for seed in range(12):
         engine.submit(Request(str(seed), "Hi", sampling, seed))
     found: list[Completion] = []
@@ -139,7 +142,7 @@ def test_the_engine_gives_thought_and_answer(replies: list[Completion], tokenize
         whole = ("<think>" if thinks else "<answer>") + decode_reply(
             tokenizer, one.prompt_ids or (), one.token_ids or ()
         )
-        assert one.text == answered(whole, thinking=thinks).strip()
+        assert one.text == answered(whole, thinking=thinks)
     for one in ended:
         assert tokenizer.decode(one.token_ids or ()).endswith("</answer>")
 
@@ -147,7 +150,7 @@ def test_the_engine_gives_thought_and_answer(replies: list[Completion], tokenize
 def test_samples_hold_tags_as_sampled(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     game = get("kuhn_poker")
     engine = TransformersEngine(load_model(str(folder), dtype="float32"), tokenizer, style=TAGGED)
-    sampling = Sampling(temperature=1.0, max_new_tokens=5, min_new_tokens=0, empty_retries=0, thought_tokens=20)
+    sampling = OnlineSampling(max_new_tokens=5, min_new_tokens=0, thinking=ThinkingConfig(enabled=True, max_tokens=20))
     specs = game_specs(game.tasks(Split.TRAIN, 4, 0), 1, 0)
     played = list(play(specs, dict.fromkeys(game.roles, Player(engine, "policy", sampling)), game=game))
     for turn in (turn for role in game.roles for turn in trained_turns(played, game, role, None)):

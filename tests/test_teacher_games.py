@@ -3,16 +3,17 @@
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spag import judge_episode
-from spag.algorithms.imitation import ImitationSettings
-from spag.config.schema import PhaseConfig, RunConfig
+from spag.config.schema import GameConfig, ModelConfig, PhaseConfig, RunConfig
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.core.types import Split
 from spag.games.taboo.types import TabooOutcome
+from spag.learning.job import TrainingJob
 from spag.learning.sources import FileSource
 from spag.planning.samples import iteration_work
 from spag.runs.checks import check_run
@@ -88,8 +89,10 @@ def test_both_judging_modes_agree_on_most_games() -> None:
 
 def taught(limit: int | None, seed: int, *, keep_held_out: bool = False) -> tuple[list[Episode], list[str]]:
     """Return the games that imitation learns from, and what is noted of them."""
-    settings, files = ImitationSettings(keep_held_out=keep_held_out), [teacher_path(TABOO)]
-    source = FileSource(files, TABOO, settings, seed, limit=limit, leaves_out_held_out=True)
+    chosen: dict[str, Any] = {"limit": limit, "teacher": True, "files": [teacher_path(TABOO)], "seed": seed}
+    phase = PhaseConfig.model_validate({"algorithm": "imitation", "keep_held_out": keep_held_out})
+    places = {"start_from": "none", "output": Path("none")}
+    source = FileSource(TrainingJob(model=ModelConfig(), game=GameConfig(), phase=phase, **places, **chosen))
     [(_, games)] = source.next(1, None).games
     return list(games), source.notes
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from samplings import sampling_with
 from spag import games
 from spag.adapters.opponent import Opponent
 from spag.algorithms.spag import SpagSettings
@@ -14,8 +15,7 @@ from spag.core.episodes import Episode
 from spag.core.options import SamplingConfig
 from spag.core.thinking import SplitReply, speech_spans, split_thought
 from spag.core.types import Observation, Split, Utterance
-from spag.engines.base import Completion, FinishReason, Player, Request, Sampling, text_before_stop, token_limit
-from spag.engines.players import sampling_of
+from spag.engines.base import Completion, FinishReason, Player, Request, text_before_stop, token_limit
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import ModelThread, Reply
 from spag.evaluation.health import health
@@ -28,7 +28,7 @@ from spag.storage.episodes import read_episodes
 from spag.storage.store import write_rows
 from taboo_games import TABOO, episode_of
 
-THINKING = Sampling(thought_tokens=100)
+THINKING = sampling_with(thought_tokens=100)
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_what_follows_the_first_stop_is_not_looked_at() -> None:
     [("Hello", None, 8), ("", None, 100), ("<thi", None, 100), ("<think>so", None, 100), ("</think>yes", 40, 48)],
 )
 def test_thought_and_speech_have_limits_of_their_own(text: str, closed_at: int | None, limit: int) -> None:
-    assert token_limit(Sampling(max_new_tokens=8, thought_tokens=100), text, closed_at) == limit
-    assert token_limit(Sampling(max_new_tokens=8), text, closed_at) == 8  # thinking is off
+    assert token_limit(sampling_with(max_new_tokens=8, thought_tokens=100), text, closed_at) == limit
+    assert token_limit(SamplingConfig(max_new_tokens=8), text, closed_at) == 8  # thinking is off
 
 
-def test_settings_become_the_engines_arguments() -> None:
-    assert sampling_of(SamplingConfig()).thought_tokens == 0
+def test_settings_say_how_long_a_thought_may_be() -> None:
+    assert (SamplingConfig().thinks, SamplingConfig().thought_tokens) == (False, 0)
     config = SamplingConfig.model_validate({"max_new_tokens": 8, "thinking": {"enabled": True, "max_tokens": 100}})
-    assert (sampling_of(config).thought_tokens, config.most_tokens, sampling_of(config).most_tokens) == (100, 108, 108)
+    assert (config.thinks, config.thought_tokens, config.most_tokens) == (True, 100, 108)
     sampling = {"thinking": {"max_tokens": 50}}
     by_role = {"attacker": {"thinking": {"enabled": True}}}
     settings = SpagSettings.model_validate({"sampling": sampling, "sampling_by_role": by_role})
@@ -146,7 +146,7 @@ def test_a_cut_thought_leaves_an_empty_utterance_and_is_counted() -> None:
 
 def test_players_that_do_not_think_have_no_thoughts() -> None:
     stats = PlayStats()
-    player = Player(ScriptedEngine(lambda _: "<think>a</think>b"), "m", Sampling())
+    player = Player(ScriptedEngine(lambda _: "<think>a</think>b"), "m", SamplingConfig())
     [episode] = play(
         game_specs(TABOO.tasks(Split.TRAIN, 1, 0), 1, 0), dict.fromkeys(TABOO.roles, player), game=TABOO, stats=stats
     )
@@ -166,7 +166,7 @@ def test_an_opponent_of_another_trainer_speaks_without_its_thoughts() -> None:
 )
 def test_a_visitor_sees_no_thought_grow(text: str, seen: str) -> None:
     engine = ScriptedEngine(lambda _: text, latency_s=60.0)
-    engine.partial = lambda _: text  # type: ignore[attr-defined]
+    engine.partial = lambda _: text  # type: ignore[method-assign]
     model = ModelThread(lambda: engine)
     model.opened.wait()
     reply = Reply(Request("a", "Say.", THINKING, 0), model)

@@ -21,11 +21,12 @@ from openenv.validation.types import Level
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from samplings import sampling_with
 from spag.adapters.openenv import GameAction, GameClient, GameEnvironment, create_app
 from spag.adapters.opponent import Opponent, engine_of
 from spag.core.errors import ConfigError, EngineError
 from spag.core.types import Split
-from spag.engines.base import Engine, Request, Sampling
+from spag.engines.base import Engine, Request
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import REPLY_LIMIT_S
 from spag.games.base import Game
@@ -280,7 +281,7 @@ def test_thoughts_are_private() -> None:
             heard.append(request.prompt)
             return reply
 
-        with Opponent(game, lambda: ScriptedEngine(answer), Sampling(thought_tokens=100)) as opponent:
+        with Opponent(game, lambda: ScriptedEngine(answer), sampling_with(thought_tokens=100)) as opponent:
             env = GameEnvironment(game, game.tasks(Split.TRAIN, 5, 0), opponent)
             seen = [env.reset(seed=1, episode_id="x", role="player_0")]
             while not seen[-1].done:

@@ -12,11 +12,12 @@ from expected import check_thoughts_are_private
 from textarena.envs.registration import ENV_REGISTRY
 from textarena.envs.SimpleNegotiation.env import SimpleNegotiationEnv
 
+from samplings import sampling_with
 from spag.adapters.textarena.theirs import ROLES, position
 from spag.core import errors
 from spag.core.errors import ConfigError
 from spag.core.types import Observation, Split, State, Task, Utterance
-from spag.engines.base import Player, Request, Sampling
+from spag.engines.base import Player, Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
 from spag.games.conformance import CHECKS, Check
@@ -237,7 +238,7 @@ def test_thoughts_are_private() -> None:
             heard.append(request.prompt)
             return reply
 
-        player = Player(ScriptedEngine(answer), "m", Sampling(thought_tokens=100))
+        player = Player(ScriptedEngine(answer), "m", sampling_with(thought_tokens=100))
         [episode] = played(game_specs(game.tasks(Split.TRAIN, 1, 0), 1, 0), dict.fromkeys(ROLES, player), game=game)
         return heard, episode.outcome, episode.rewards, episode.reason
 

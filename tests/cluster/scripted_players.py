@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, Engine, Request, RequestError, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Completion, Engine, Request, RequestError
 from spag.engines.scripted import ScriptedEngine
 from spag.rollout.runner import Player
 from taboo_games import ROLES
@@ -78,7 +79,7 @@ def wait_for_each_other(notes: Path, together: int) -> None:
 
 def both(engine: Engine) -> Mapping[str, Player]:
     """Let ``engine`` play both roles."""
-    return dict.fromkeys(ROLES, Player(engine, "chatter", Sampling()))
+    return dict.fromkeys(ROLES, Player(engine, "chatter", SamplingConfig()))
 
 
 def learner(weights: Path, notes: Path, stack: ExitStack) -> Mapping[str, Player]:
@@ -95,7 +96,7 @@ def chatting(stack: ExitStack) -> Mapping[str, Player]:
 
 def pair(stack: ExitStack) -> Mapping[str, Player]:
     return {
-        name: Player(ScriptedEngine(lambda request, name=name: f"this is {name}"), name, Sampling())
+        name: Player(ScriptedEngine(lambda request, name=name: f"this is {name}"), name, SamplingConfig())
         for name in ("one", "two")
     }
 

@@ -21,7 +21,7 @@ from scripted_players import chatting
 from fake_vllm import GIB, FakeGPU, installed
 from gloo_nccl import at_the_trainer
 from spag.config.schema import ClusterConfig, ModelConfig, PlannedEngine
-from spag.engines.base import Sampling
+from spag.core.options import SamplingConfig
 from spag.engines.vllm import broadcast, opening
 from spag.engines.vllm.broadcast import WeightBroadcast
 from spag.engines.vllm.setup import installed_vllm
@@ -60,7 +60,7 @@ def open_stand_in(model: Path, folder: Path, together: int, stack: ExitStack) ->
     (here / "open").touch()
     while len(list(folder.glob("*/open"))) < together or not (folder / "begun").exists():
         time.sleep(0.05)
-    return dict.fromkeys(ROLES, Player(engine, "stand-in", Sampling(max_new_tokens=6)))
+    return dict.fromkeys(ROLES, Player(engine, "stand-in", SamplingConfig(max_new_tokens=6)))
 
 
 class Actors:

@@ -17,8 +17,9 @@ from scripted_players import LearningEngine, both, chatter, chatting, learner, o
 from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.base import Completion, Sampling
+from spag.engines.base import Completion
 from spag.engines.players import endpoint_environment
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
@@ -140,7 +141,10 @@ def test_weights_go_to_the_engine_of_a_player() -> None:
     engines = [Learner(chatter), Learner(chatter)]
     worker = PlayWorker()
     worker.open(
-        PlayJob(lambda stack: {role: Player(e, "m", Sampling()) for role, e in zip(ROLES, engines, strict=True)}, TABOO)
+        PlayJob(
+            lambda stack: {role: Player(e, "m", SamplingConfig()) for role, e in zip(ROLES, engines, strict=True)},
+            TABOO,
+        )
     )
     worker.update_weights(pack({"a": torch.zeros(1)}), ROLES[1])
     worker.update_weights(pack({"b": torch.zeros(1)}), ROLES[0])
@@ -158,7 +162,7 @@ def test_games_that_ended_before_an_engine_failed_are_returned() -> None:
             return super().poll()
 
     worker, engine = PlayWorker(), Failing(lambda request: "Hello.", concurrency=1)
-    worker.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engine, "m", Sampling())), TABOO, in_flight=1))
+    worker.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engine, "m", SamplingConfig())), TABOO, in_flight=1))
     episodes, _ = worker.advance(game_specs(map(task_of, ["river", "bread"]), 1, seed=3))
     assert [episode.task.data["target_word"] for episode in episodes] == ["river"]
     with pytest.raises(EngineError, match="gone"):

@@ -23,7 +23,8 @@ from spag.cli import main
 from spag.config.files import load_config
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, ModelError
-from spag.engines.base import RequestError, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import RequestError
 from spag.engines.scripted import ScriptedEngine
 from spag.planning.here import planned_engines
 from spag.rollout.ray.connection import connected
@@ -41,7 +42,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Episode]:
-    players = dict.fromkeys(ROLES, Player(ScriptedEngine(chatter), "chatter", Sampling()))
+    players = dict.fromkeys(ROLES, Player(ScriptedEngine(chatter), "chatter", SamplingConfig()))
     return {episode.id: episode for episode in play(SPECS, players)}
 
 

@@ -24,8 +24,8 @@ from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConf
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
+from spag.learning.job import TrainingJob
 from spag.learning.launch import train_on
-from spag.learning.worker import TrainingJob
 from spag.runs.execute import run
 from spag.storage.manifest import Manifest
 from spag.storage.store import write_rows
@@ -123,13 +123,12 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, mode
 def test_an_error_in_a_process_is_the_error_of_the_call(
     cluster: Cluster, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # the processes find files by relative names, and then refuse the batch size
+    monkeypatch.chdir(tmp_path)  # the processes find files by relative names, and then refuse the dtype
     Path("mix.json").write_text('[{"instruction": "Say a.", "input": "", "output": "a"}]')
     samples = tmp_path / "samples.jsonl"
     write_rows(samples, [TrainingSample(prompt="p", completion="c", reward=1.0)] * 8)
-    model = ModelConfig(name=str(model_folder), dtype="float32", device="cpu")
-    options = {"algorithm": "spag", "processes": 1, "global_batch_size": 8, "micro_batch_size": 3}
-    options["sft_data"] = "mix.json"
+    model = ModelConfig(name=str(model_folder), dtype="float16", device="cpu")
+    options = {"algorithm": "spag", "processes": 1, "sft_data": "mix.json"}
     job = TrainingJob(
         model=model,
         phase=PhaseConfig.model_validate(options),
@@ -140,7 +139,5 @@ def test_an_error_in_a_process_is_the_error_of_the_call(
         files=[samples],
         cluster=ClusterConfig(address=cluster.address),
     )
-    with pytest.raises(
-        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 process; set it to 9$"
-    ):
+    with pytest.raises(ConfigError, match=r"^model.dtype=float16: training on the CPU needs bfloat16 or float32$"):
         train_on(job, SilentReporter(), "test")

@@ -11,8 +11,8 @@ from spag.config.files import parse_config
 from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
+from spag.learning.job import TrainingJob
 from spag.learning.launch import train_on
-from spag.learning.worker import TrainingJob
 from spag.runs.checks import check_run
 from spag.runs.execute import run
 from spag.storage.episodes import read_episodes

@@ -15,14 +15,17 @@ import torch
 from openai_stub import Answer, Call, StubServer, completion
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from samplings import sampling_with
 from spag.core.errors import EngineError
-from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling, UpdatableEngine
+from spag.core.options import SamplingConfig
+from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.engines.openai.engine import OpenAIEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.engine import VLLMEngine
 from spag.models.loading import load_model
 from spag.models.tokens import PromptStyle, encode_prompt, token_count
+from spag.rollout.runner import without_thought
 
 EngineFactory = Callable[[int], Engine]
 """Concurrency -> a fresh engine. The tests close it; the fixture cleans up what lies behind it."""
@@ -104,7 +107,7 @@ def model(engine: Engine, request: pytest.FixtureRequest) -> PreTrainedModel:
 
 
 def ask(number: int, *, seed: int | None = None, stop: tuple[str, ...] = (), **sampling: float) -> Request:
-    settings = Sampling(**{"max_new_tokens": 16, **sampling})  # type: ignore[arg-type]
+    settings = sampling_with(**{"max_new_tokens": 16, **sampling})  # type: ignore[arg-type]
     return Request(
         f"r{number}", f"Describe thing {number} in a few words.", settings, number if seed is None else seed, stop
     )
@@ -119,15 +122,13 @@ def collect(engine: Engine, count: int) -> dict[str, Completion]:
 
 
 def test_white_space_around_a_text_stays_where_it_is_wanted(engine: Engine) -> None:
-    def texts(**sampling: float) -> list[str]:
-        for number in range(48):
-            engine.submit(ask(number, max_new_tokens=3, temperature=2.0, **sampling))
-        done = collect(engine, 48)
-        return [done[f"r{number}"].text for number in range(48)]
-
-    plain, stripped = texts(strip=False), texts()
-    assert stripped == [text.strip() for text in plain]
-    assert stripped != plain
+    for number in range(48):
+        engine.submit(ask(number, max_new_tokens=3, temperature=2.0))
+    done = collect(engine, 48).values()
+    stripped = [without_thought(one, SamplingConfig()).text for one in done]
+    assert stripped == [one.text.strip() for one in done]
+    assert stripped != [one.text for one in done]
+    assert [without_thought(one, SamplingConfig(published=True)).text for one in done] == [one.text for one in done]
 
 
 def test_every_request_is_answered_once(engine: Engine) -> None:
@@ -179,11 +180,11 @@ def test_seeds_differ_unless_greedy(engine: Engine) -> None:
     assert len(texts(0.0)) == 1
 
 
-def test_text_is_stripped_and_counted(engine: Engine) -> None:
+def test_text_is_counted(engine: Engine) -> None:
     for number in range(4):
         engine.submit(ask(number))
     for done in collect(engine, 4).values():
-        assert done.text == done.text.strip() != ""
+        assert done.text.strip() != ""
         assert done.prompt_tokens > 0
         assert 0 < done.completion_tokens <= 16
 
@@ -203,7 +204,15 @@ def test_generation_ends_before_any_stop_string(engine: Engine) -> None:
     engine.submit(ask(0, seed=1, stop=("never seen", stop)))
     done = collect(engine, 1)["r0"]
     assert done.finish_reason is FinishReason.STOP
-    assert done.text == free[: free.index(stop)].strip()
+    assert done.text == free[: free.index(stop)]
+
+
+class _ShortPrompts(SamplingConfig):
+    limit: int
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        return self.limit
 
 
 @pytest.mark.parametrize("make_engine", MODELS, indirect=True)
@@ -212,7 +221,8 @@ def test_a_prompt_over_its_limit_loses_its_beginning(
 ) -> None:
     ids = encode_prompt(loaded[1], ask(0).prompt, PromptStyle.PLAIN)
     for number, limit in enumerate((len(ids) - 5, len(ids), 0)):
-        engine.submit(replace(ask(0, max_prompt_tokens=limit), id=f"r{number}"))
+        sampling = _ShortPrompts(max_new_tokens=16, limit=limit)
+        engine.submit(replace(ask(0), id=f"r{number}", sampling=sampling))
     done = collect(engine, 3)
     assert [done[f"r{number}"].prompt_ids for number in range(3)] == [tuple(ids[5:]), tuple(ids), tuple(ids)]
     assert [done[f"r{number}"].prompt_truncated for number in range(3)] == [True, False, False]
@@ -292,7 +302,7 @@ def test_sampling_logprobs_are_those_of_the_distribution_drawn_from(
         assert answer.sampling_logprobs == pytest.approx(expected[at].tolist(), abs=1e-3)
 
 
-def drawn_from(logits: torch.Tensor, sampling: Sampling, banned: int | None) -> torch.Tensor:
+def drawn_from(logits: torch.Tensor, sampling: SamplingConfig, banned: int | None) -> torch.Tensor:
     """Return the log-probabilities, (V,), that a token is drawn with: after a ban, at the temperature, by top-k, of
     these by top-p.
     """
@@ -324,7 +334,6 @@ def test_tokens_outside_the_tokenizer_are_never_sampled(
 def test_new_weights_give_the_tokens_of_a_fresh_engine(
     engine: Engine, model: PreTrainedModel, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]
 ) -> None:
-    assert isinstance(engine, UpdatableEngine)
     old = {name: value.detach().clone() for name, value in model.named_parameters()}
     torch.manual_seed(3)
     new = {name: value + 0.05 * torch.randn_like(value) for name, value in old.items()}
@@ -355,7 +364,6 @@ def answers(engine: Engine) -> list[Completion]:
 
 @pytest.mark.parametrize("make_engine", MODELS, indirect=True)
 def test_weights_that_do_not_fit_and_weights_in_flight_are_refused(engine: Engine, model: PreTrainedModel) -> None:
-    assert isinstance(engine, UpdatableEngine)
     before = answers(engine)
     name = next(name for name, _ in model.named_parameters())
     for wrong in ({"model.nothing": torch.zeros(1)}, {name: torch.zeros(1)}):

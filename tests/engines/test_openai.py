@@ -11,8 +11,9 @@ import openai._base_client
 import pytest
 from openai_stub import Answer, Call, Handler, StubServer, completion, error
 
+from samplings import sampling_with
 from spag.core.errors import ConfigError, EngineError
-from spag.engines.base import Completion, FinishReason, Request, Sampling
+from spag.engines.base import Completion, FinishReason, Request
 from spag.engines.openai.engine import OpenAIEngine
 from spag.engines.pricing import cost_usd
 from spag.engines.thread import ModelThread
@@ -52,7 +53,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 def ask(
     id_: str = "a", prompt: str = "Say a word.", *, seed: int = 1, stop: tuple[str, ...] = (), **sampling: float
 ) -> Request:
-    return Request(id_, prompt, Sampling(**sampling), seed, stop)  # type: ignore[arg-type]
+    return Request(id_, prompt, sampling_with(**sampling), seed, stop)  # type: ignore[arg-type]
 
 
 def answered(message: Mapping[str, str | None], reason: str = "stop") -> Answer:
@@ -145,7 +146,7 @@ def test_no_stop_field_without_stop_strings(start: Open) -> None:
 @pytest.mark.parametrize(
     ("body", "stop", "text", "reason"),
     [
-        (completion(" a pear \n"), (), "a pear", FinishReason.EOS),
+        (completion(" a pear \n"), (), " a pear \n", FinishReason.EOS),
         (completion("a pear", "length"), (), "a pear", FinishReason.LENGTH),
         (completion("a pe", "content_filter"), (), "a pe", FinishReason.STOP),
         (completion("a pear", stop_reason="\n"), ("\n",), "a pear", FinishReason.STOP),
@@ -551,12 +552,16 @@ def test_a_prompt_that_is_no_text_is_an_error(start: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fix"), [("top_k", "sampling.top_k to 0"), ("max_prompt_tokens", "sampling.published to false")]
+    ("setting", "says"),
+    [
+        ({"top_k": 40}, r"top_k is 40.*set sampling\.top_k to 0$"),
+        ({"published": True}, r"max_prompt_tokens is 2048.*set sampling\.published to false$"),
+    ],
 )
-def test_what_the_protocol_does_not_have_is_refused(start: Open, name: str, fix: str) -> None:
+def test_what_the_protocol_does_not_have_is_refused(start: Open, setting: dict[str, int], says: str) -> None:
     engine, _ = start(answers(GOOD))
-    with pytest.raises(ConfigError, match=rf"{name} is 40.*set {fix}$"):
-        engine.submit(ask(**{name: 40}))
+    with pytest.raises(ConfigError, match=says):
+        engine.submit(ask(**setting))
     assert engine.poll() == []
 
 

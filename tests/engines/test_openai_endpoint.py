@@ -8,7 +8,8 @@ import pytest
 from openai_stub import Answer, Call, StubServer, completion
 
 from spag.core.errors import ConfigError
-from spag.engines.base import Request, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Request
 from spag.engines.openai.client import open_client
 from spag.engines.openai.engine import OpenAIEngine
 
@@ -29,7 +30,7 @@ def call_at(server: StubServer, base_url: str) -> Call:
         patch.setenv("OPENAI_BASE_URL", base_url)
         engine = OpenAIEngine("tiny", max_retries=0)
     try:
-        engine.submit(Request("a", "Say a word.", Sampling(), 1))
+        engine.submit(Request("a", "Say a word.", SamplingConfig(), 1))
         assert [done.text for done in engine.poll()] == ["yes"]
     finally:
         engine.close()

@@ -21,8 +21,10 @@ from transformers import (
     RwkvConfig,
 )
 
+from samplings import sampling_with
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, FinishReason, Request, RequestError, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Completion, FinishReason, Request, RequestError
 from spag.engines.thread import ModelThread
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.transformers.sampler import random_bits, sample_tokens
@@ -31,7 +33,7 @@ from spag.models.loading import load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, shared_length
 from tiny_model import make_model
 
-GREEDY = Sampling(temperature=0, max_new_tokens=12)
+GREEDY = SamplingConfig(temperature=0, max_new_tokens=12)
 PROMPTS = ["rules of the game: " + tail for tail in ("a", "one two", "one two three", "x" * 50, "", "one two four")]
 
 
@@ -59,7 +61,7 @@ def finish(engine: TransformersEngine, requests: list[Request]) -> dict[str, Com
     return done
 
 
-def ask(prompts: list[str], sampling: Sampling = GREEDY, **more: object) -> list[Request]:
+def ask(prompts: list[str], sampling: SamplingConfig = GREEDY, **more: object) -> list[Request]:
     return [Request(f"{i}", prompt, sampling, seed=i, **more) for i, prompt in enumerate(prompts)]  # type: ignore[arg-type]
 
 
@@ -95,7 +97,8 @@ def test_a_request_that_leaves_moves_one_neighbour_at_most(loaded: tuple, monkey
     swap = engine._cache.swap
     monkeypatch.setattr(engine._cache, "swap", lambda *slots: (swaps.append(slots), swap(*slots)))
     requests = [
-        Request(f"{i}", PROMPTS[0] * (1 + i % 3), Sampling(0, max_new_tokens=4 + 5 * i % 7), seed=i) for i in range(24)
+        Request(f"{i}", PROMPTS[0] * (1 + i % 3), sampling_with(0, max_new_tokens=4 + 5 * i % 7), seed=i)
+        for i in range(24)
     ]
     assert len(finish(engine, requests)) == 24
     assert 0 < len(swaps) <= 24
@@ -104,7 +107,7 @@ def test_a_request_that_leaves_moves_one_neighbour_at_most(loaded: tuple, monkey
 def test_logprobs_are_the_models_own(loaded: tuple) -> None:
     model, tokenizer = loaded
     for completion in finish(
-        TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS, Sampling(1.2, max_new_tokens=9))
+        TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS, sampling_with(1.2, max_new_tokens=9))
     ).values():
         prompt = encode_prompt(tokenizer, PROMPTS[int(completion.id)], PromptStyle.PLAIN)
         tokens = list(completion.token_ids or ())
@@ -118,7 +121,7 @@ def test_logprobs_are_the_models_own(loaded: tuple) -> None:
 
 def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
     model, tokenizer = loaded
-    requests = ask(PROMPTS * 3, Sampling(1.0, max_new_tokens=8))
+    requests = ask(PROMPTS * 3, sampling_with(1.0, max_new_tokens=8))
     alone = finish(TransformersEngine(model, tokenizer, concurrency=1), requests)
     shuffled = random.Random(3).sample(requests, len(requests))
     together = finish(TransformersEngine(model, tokenizer, concurrency=7), shuffled)
@@ -134,7 +137,7 @@ def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple, at_once
     hook = model.register_forward_pre_hook(
         lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True
     )
-    requests = [Request(f"{i}", PROMPTS[0], Sampling(0.3, max_new_tokens=3), seed=i) for i in range(40)]
+    requests = [Request(f"{i}", PROMPTS[0], sampling_with(0.3, max_new_tokens=3), seed=i) for i in range(40)]
     done: dict[str, Completion] = {}
     for request in [] if at_once else requests:
         engine.submit(request)
@@ -248,23 +251,25 @@ def test_layers_may_take_the_keys_of_earlier_ones(loaded: tuple) -> None:
 def test_limits_and_stop_strings(loaded: tuple) -> None:
     model, tokenizer = loaded
     free = finish(
-        TransformersEngine(model, tokenizer), ask(["hello"], Sampling(0, max_new_tokens=12, min_new_tokens=12))
+        TransformersEngine(model, tokenizer), ask(["hello"], sampling_with(0, max_new_tokens=12, min_new_tokens=12))
     )["0"]
     assert (free.finish_reason, free.completion_tokens) == (FinishReason.LENGTH, 12)
     raw = tokenizer.decode(list(free.token_ids or ()))
     stop = raw[5:7]
-    cut = finish(TransformersEngine(model, tokenizer), ask(["hello"], Sampling(0, max_new_tokens=12), stop=(stop,)))[
-        "0"
-    ]
+    cut = finish(
+        TransformersEngine(model, tokenizer), ask(["hello"], sampling_with(0, max_new_tokens=12), stop=(stop,))
+    )["0"]
     assert cut.finish_reason is FinishReason.STOP
-    assert cut.text == raw[: raw.index(stop)].strip()
+    assert cut.text == raw[: raw.index(stop)]
 
 
 def test_min_new_tokens_bans_the_end(loaded: tuple) -> None:
     model, tokenizer = loaded
     engine = TransformersEngine(model, tokenizer)
     engine._stop_ids = frozenset(range(200))  # nearly every token ends a reply
-    assert finish(engine, ask(["hello"], Sampling(0, max_new_tokens=9, min_new_tokens=4)))["0"].completion_tokens >= 4
+    assert (
+        finish(engine, ask(["hello"], sampling_with(0, max_new_tokens=9, min_new_tokens=4)))["0"].completion_tokens >= 4
+    )
 
 
 def test_unusual_designs_are_refused(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +323,7 @@ def test_a_request_that_is_refused_in_a_thread_stops_no_other(loaded: tuple) -> 
 def test_requests_join_those_in_flight_in_a_thread(loaded: tuple) -> None:
     model, tokenizer = loaded
     thread = ModelThread(lambda: TransformersEngine(model, tokenizer, concurrency=2))
-    long = thread.ask(Request("long", "a", Sampling(min_new_tokens=400, max_new_tokens=400), 0))
+    long = thread.ask(Request("long", "a", SamplingConfig(min_new_tokens=400, max_new_tokens=400), 0))
     while not long.text_so_far:
         time.sleep(0.01)
     thread.ask(Request("short", "b", GREEDY, 0)).wait(60)
@@ -330,7 +335,7 @@ def test_a_text_can_be_watched_while_it_waits_for_a_slot(loaded: tuple) -> None:
     model, tokenizer = loaded
     engine = TransformersEngine(model, tokenizer, concurrency=1)
     for number in range(2):
-        engine.submit(Request(f"{number}", "a", Sampling(max_new_tokens=4, min_new_tokens=4), number))
+        engine.submit(Request(f"{number}", "a", SamplingConfig(max_new_tokens=4, min_new_tokens=4), number))
     assert [done.id for done in engine.poll()] == ["0"]
     assert engine.partial("1")  # its first token has the logits of the other's
     engine.close()
@@ -349,7 +354,7 @@ def test_the_shortest_utterance_is_counted_from_the_end_of_the_thought(loaded: t
         return logits
 
     engine._slots.logits = scripted  # type: ignore[method-assign]
-    sampling = Sampling(temperature=0, min_new_tokens=3, max_new_tokens=8, thought_tokens=60)
+    sampling = sampling_with(temperature=0, min_new_tokens=3, max_new_tokens=8, thought_tokens=60)
     assert finish(engine, ask(["p"], sampling))["0"].text == "<think>a</think>xxx"
 
 
@@ -361,7 +366,7 @@ def noise(rows: int, tokens: int) -> torch.Tensor:
 def test_the_largest_noise_leaves_the_only_candidate() -> None:
     """Once in 2**25 the noise rounds to 1, whose Gumbel value would be infinite."""
     most = torch.full((1, 4), 2**31 - 1, dtype=torch.int32)
-    draw = sample_tokens(torch.tensor([[-1.0, 2.0, 0.0, 1.0]]), [Sampling(1.0, top_k=1)], most, {})
+    draw = sample_tokens(torch.tensor([[-1.0, 2.0, 0.0, 1.0]]), [sampling_with(1.0, top_k=1)], most, {})
     assert (draw.tokens.tolist(), draw.sampling_logprobs.tolist()) == ([1], [0.0])
 
 
@@ -369,7 +374,7 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
     logits, draws = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 400_000
     bits = noise(1, 4 * draws).view(draws, 4)
 
-    def shares(sampling: Sampling, banned: tuple[int, ...] = (), draws: int = draws) -> list[float]:
+    def shares(sampling: SamplingConfig, banned: tuple[int, ...] = (), draws: int = draws) -> list[float]:
         forbidden = dict.fromkeys(range(draws if banned else 0), banned)
         draw = sample_tokens(logits.expand(draws, 4), [sampling] * draws, bits[:draws], forbidden)
         found = (torch.bincount(draw.tokens, minlength=4) / draws).tolist()
@@ -382,15 +387,15 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
         return found
 
     # softmax([2, 1, 0, -1]) = .644 .237 .087 .032; at temperature 2 softmax([1, .5, 0, -.5]) = .455 .276 .167 .102
-    assert shares(Sampling(1.0)) == pytest.approx([0.644, 0.237, 0.087, 0.032], abs=0.002)
-    assert shares(Sampling(2.0)) == pytest.approx([0.455, 0.276, 0.167, 0.102], abs=0.002)
-    assert shares(Sampling(1.0, top_k=2)) == pytest.approx([0.731, 0.269, 0, 0], abs=0.002)
-    assert shares(Sampling(1.0, top_p=0.7)) == pytest.approx([0.731, 0.269, 0, 0], abs=0.002)
-    assert shares(Sampling(1.0, top_p=0.5), draws=10_000) == [1, 0, 0, 0]
-    assert shares(Sampling(0.0), draws=10_000) == [1, 0, 0, 0]
-    assert shares(Sampling(1.0), (0, 3)) == pytest.approx([0, 0.731, 0.269, 0], abs=0.002)
+    assert shares(sampling_with(1.0)) == pytest.approx([0.644, 0.237, 0.087, 0.032], abs=0.002)
+    assert shares(sampling_with(2.0)) == pytest.approx([0.455, 0.276, 0.167, 0.102], abs=0.002)
+    assert shares(sampling_with(1.0, top_k=2)) == pytest.approx([0.731, 0.269, 0, 0], abs=0.002)
+    assert shares(sampling_with(1.0, top_p=0.7)) == pytest.approx([0.731, 0.269, 0, 0], abs=0.002)
+    assert shares(sampling_with(1.0, top_p=0.5), draws=10_000) == [1, 0, 0, 0]
+    assert shares(sampling_with(0.0), draws=10_000) == [1, 0, 0, 0]
+    assert shares(sampling_with(1.0), (0, 3)) == pytest.approx([0, 0.731, 0.269, 0], abs=0.002)
     logprobs = sample_tokens(
-        logits, [Sampling(2.0)], torch.tensor([[0, 0, 2**30, 0]], dtype=torch.int32), {0: (0, 3)}
+        logits, [sampling_with(2.0)], torch.tensor([[0, 0, 2**30, 0]], dtype=torch.int32), {0: (0, 3)}
     ).logprobs
     assert logprobs.item() == pytest.approx(-1.4402, abs=1e-4)  # log .237: raw, whatever the temperature or the ban
 
@@ -398,7 +403,7 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
 def test_rounding_changes_hardly_a_draw() -> None:
     logits = torch.randn(500, 5_000, generator=torch.Generator().manual_seed(1))
     wrong = logits + 1e-5 * torch.randn(500, 5_000, generator=torch.Generator().manual_seed(2))
-    bits, sampling = noise(500, 5_000), [Sampling(1.2)] * 500
+    bits, sampling = noise(500, 5_000), [sampling_with(1.2)] * 500
     assert torch.equal(
         sample_tokens(logits, sampling, bits, {}).tokens, sample_tokens(wrong, sampling, bits, {}).tokens
     )

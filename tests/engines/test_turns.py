@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, tensor
 
-from spag.engines.base import Completion, FinishReason, Request, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.engines.turns import TurnEngine, take_turns
 
 
 @dataclass
-class Echo:
+class Echo(Engine):
     """Answers with the weight that it has, one request a poll, and notes whatever happens."""
 
     concurrency: int = 2
@@ -49,7 +50,7 @@ def ask(*engines: TurnEngine) -> list[str]:
     """Ask each engine twice, at once, and return what they say."""
     for at, engine in enumerate(engines):
         for number in range(2):
-            engine.submit(Request(f"{at}-{number}", "Hi", Sampling(), 0))
+            engine.submit(Request(f"{at}-{number}", "Hi", SamplingConfig(), 0))
     said: dict[str, str] = {}
     while len(said) < 2 * len(engines):
         for engine in engines[::-1]:

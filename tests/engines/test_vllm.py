@@ -22,9 +22,11 @@ from tiny_vllm import TinyVLLM
 
 import gloo_nccl
 from gloo_nccl import at_the_trainer
+from samplings import sampling_with
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError
-from spag.engines.base import Completion, Engine, FinishReason, GroupPlace, Request, Sampling, token_limit
+from spag.core.options import SamplingConfig
+from spag.engines.base import Completion, Engine, FinishReason, GroupPlace, Request, token_limit
 from spag.engines.prompts import TokenizedRequest
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.turns import take_turns
@@ -38,7 +40,7 @@ from spag.models.tokens import PromptStyle, encode_prompt
 from tiny_model import make_model
 
 pytestmark = pytest.mark.vllm
-GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
+GREEDY = SamplingConfig(temperature=0.0, max_new_tokens=12)
 ARGUMENTS = {"max_model_len": 512, "model": "nowhere", "dtype": "float32", "trust_remote_code": False}
 PROMPTS = [
     "Describe an apple.",
@@ -49,7 +51,9 @@ PROMPTS = [
 ]
 
 
-def ask(engine: Engine, prompts: Sequence[str], sampling: Sampling, stop: tuple[str, ...] = ()) -> list[Completion]:
+def ask(
+    engine: Engine, prompts: Sequence[str], sampling: SamplingConfig, stop: tuple[str, ...] = ()
+) -> list[Completion]:
     for index, prompt in enumerate(prompts):
         engine.submit(Request(str(index), prompt, sampling, index, stop))
     done: dict[str, Completion] = {}
@@ -95,7 +99,7 @@ def test_greedy_play_is_that_of_the_transformers_engine(vllm_engines: list[VLLME
 def test_log_probabilities_are_those_of_the_raw_distribution(
     vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM
 ) -> None:
-    drawn = ask(vllm_engines[0], PROMPTS, Sampling(temperature=1.5, top_p=0.8, top_k=50, max_new_tokens=12))
+    drawn = ask(vllm_engines[0], PROMPTS, SamplingConfig(temperature=1.5, top_p=0.8, top_k=50, max_new_tokens=12))
     model, tokenizer = (
         load_model(str(tiny_vllm.base), dtype="float32", device="cpu"),
         load_tokenizer(str(tiny_vllm.base)),
@@ -222,7 +226,7 @@ def test_what_a_closed_engine_asked_for_stops_nobody(vllm_engines: list[VLLMEngi
     closing = VLLMEngine(base.pool, base.tokenizer, base.stop_ids)
     for number in range(40):
         closing.submit(
-            Request(str(number), f"Story {number}.", Sampling(max_new_tokens=400, min_new_tokens=400), number)
+            Request(str(number), f"Story {number}.", SamplingConfig(max_new_tokens=400, min_new_tokens=400), number)
         )
     with pytest.raises(EngineError, match="weights change only between requests"):
         base.update_weights({})
@@ -236,7 +240,7 @@ def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engine
     parts.
     """
     prompts = [f"{number} " + "some long story " * 28 for number in range(16)]
-    sampling = Sampling(1.2, max_new_tokens=4)
+    sampling = sampling_with(1.2, max_new_tokens=4)
     first, again = ask(vllm_engines[0], prompts, sampling), ask(vllm_engines[0], prompts, sampling)
     assert sum(done.prompt_tokens for done in first) > 2 * 2048
     assert [done.token_ids for done in first] == [done.token_ids for done in again]
@@ -426,7 +430,7 @@ def trimmed(output: WorkerOutput, stop: tuple[str, ...], min_new_tokens: int, fo
         users = 0
 
     engine = VLLMEngine(Pool(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
-    request = Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop)
+    request = Request("game", "", SamplingConfig(min_new_tokens=min_new_tokens), 0, stop)
     engine._finish(TokenizedRequest(request, engine.tokenizer, engine.style, (0,), truncated=False, opening=""), output)
     [done] = engine.poll()
     return done.text, done.finish_reason, done.token_ids
@@ -474,7 +478,7 @@ def test_where_a_completion_ends(model_folder: object) -> None:
     ],
 )
 def test_tokens_end_at_the_limit_that_is_reached_first(text: str, kept: str) -> None:
-    sampling = Sampling(max_new_tokens=5, thought_tokens=30)
+    sampling = sampling_with(max_new_tokens=5, thought_tokens=30)
 
     def decode(ids: tuple[int, ...]) -> str:
         return "".join(map(chr, ids))

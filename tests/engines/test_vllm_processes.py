@@ -11,7 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from spag.config.schema import PlannedEngine
 from spag.engines.vllm import pool as vllm_pool
+from spag.engines.vllm import worker
+from spag.engines.vllm.setup import VLLMSettings, worker_environments
 
 CHILD = """
 import os, signal, subprocess, sys, time
@@ -28,6 +31,18 @@ try:
     pipe.recv()
 except EOFError:
     os._exit(0)
+"""
+HUNG = """
+import multiprocessing, os, sys, time
+from multiprocessing.connection import Connection
+pipe = Connection(int(sys.argv[1]))
+pipe.recv()
+started = multiprocessing.get_context(os.environ.get("VLLM_WORKER_MULTIPROC_METHOD", "fork"))  # as in vLLM's envs.py
+child = started.Process(target=time.sleep, args=(600,))
+child.start()
+pipe.send(child.pid)
+print("TimeoutError: RPC call to execute_model timed out.", flush=True)
+os._exit(1)
 """
 WORKER = f"""{CHILD}
 from multiprocessing import Pipe
@@ -61,6 +76,24 @@ def test_a_replica_that_ends_leaves_no_process(monkeypatch: pytest.MonkeyPatch) 
     child = replica.receive()
     replica.close()
     assert is_gone(child)
+
+
+def test_a_replica_that_fails_is_noticed_while_its_child_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-P", "-c", HUNG])
+    monkeypatch.setattr(vllm_pool, "_GROUP_CHECKS", 2)
+    settings = VLLMSettings("m", "bfloat16", PlannedEngine(tensor_parallel=2), [[0, 1]])
+    [environment] = worker_environments(settings, cores=[0], visible_gpus=["0", "1"])
+    replica = vllm_pool.VLLMReplica(({}, (), 258), environment)
+    child = replica.receive()
+    noticed = replica.pipe.poll(20)
+    cause = str(replica.failure())
+    replica.close()
+    assert noticed and "TimeoutError: RPC call to execute_model timed out." in cause and is_gone(child)
+
+
+def test_a_worker_without_its_pool_lets_vllm_end_by_itself() -> None:
+    """vLLM 0.32.0 waits 5 s for its processes (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS), and 4 s after it ended them."""
+    assert 5 + 4 < worker._GRACE_S < vllm_pool._CLOSING_SECONDS
 
 
 def test_a_replica_that_was_closed_kills_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:

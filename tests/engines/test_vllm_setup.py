@@ -9,11 +9,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from accelerate import PartialState
+from accelerate.utils import DistributedType
 
+from samplings import sampling_with
 from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
 from spag.core.errors import ConfigError
+from spag.core.options import SamplingConfig
 from spag.engines import opening
-from spag.engines.base import FinishReason, Request, Sampling
+from spag.engines.base import FinishReason, Request
 from spag.engines.prompts import TokenizedRequest
 from spag.engines.vllm import opening as vllm_opening
 from spag.engines.vllm.engine import VLLMEngine
@@ -21,10 +25,9 @@ from spag.engines.vllm.setup import (
     Backend,
     VLLMSettings,
     choose_backend,
-    copy_count,
     engine_arguments,
     installed_vllm,
-    own_device,
+    placement,
     worker_environments,
 )
 from spag.engines.vllm.worker import WorkerOutput
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
+CPU: list[list[int]] = [[]]
 ADAPTERS = Adapter(Path("a"), "m", 4, 4, 8), Adapter(Path("b"), "m", 12, 12, 8)
 
 
@@ -68,11 +72,6 @@ def test_the_backend_and_why(
     chosen, why = choose_backend(wanted, vllm=vllm, device=device)
     assert chosen is backend
     assert reason in why
-
-
-if TYPE_CHECKING:
-    from tiny_vllm import TinyVLLM
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def test_asking_for_a_vllm_that_cannot_work_is_an_error() -> None:
@@ -108,24 +107,24 @@ def arguments(settings: VLLMSettings, free: int = 64 << 30) -> dict[str, object]
 
 
 def test_arguments_on_a_cpu() -> None:
-    made = arguments(VLLMSettings("m", "float32", "cpu", PlannedEngine(concurrency=8)))
+    made = arguments(VLLMSettings("m", "float32", PlannedEngine(concurrency=8), CPU))
     assert made["max_model_len"] == 2048  # the model's limit, below max_length
     assert made["kv_cache_memory_bytes"] == 8 * 2048 // 4 * 1000
     assert (made["enable_prefix_caching"], made["load_format"]) == (True, "safetensors")
     assert (made["enable_chunked_prefill"], made["max_num_batched_tokens"]) == (False, 2048)  # no prompt in parts
     assert "gpu_memory_utilization" not in made and "enable_lora" not in made
-    adapted = arguments(VLLMSettings("m", "float32", "cpu", PlannedEngine(concurrency=64), ADAPTERS))
+    adapted = arguments(VLLMSettings("m", "float32", PlannedEngine(concurrency=64), CPU, ADAPTERS))
     assert (adapted["max_loras"], adapted["max_num_seqs"]) == (3, 64)  # a slot that stays empty, for the base model
-    two_copies = VLLMSettings("m", "float32", "cpu", PlannedEngine(concurrency=512), copies=2, split=2)
+    two_copies = VLLMSettings("m", "float32", PlannedEngine(concurrency=512), 2 * CPU, split=2)
     assert arguments(two_copies, free=80_000_000)["kv_cache_memory_bytes"] == 10_000_000  # half of a quarter
     assert arguments(two_copies, free=0)["kv_cache_memory_bytes"] == 2 * 2048 * 1000  # never less than one text
-    half = VLLMSettings("m", "float32", "cpu", PlannedEngine(memory=0.5))
+    half = VLLMSettings("m", "float32", PlannedEngine(memory=0.5), CPU)
     assert arguments(half, free=80_000_000)["kv_cache_memory_bytes"] == 40_000_000
 
 
 def test_arguments_on_gpus() -> None:
     engine = PlannedEngine(tensor_parallel=2, max_length=1024)
-    made = arguments(VLLMSettings("m", "bfloat16", "cuda", engine, ADAPTERS, split=2))
+    made = arguments(VLLMSettings("m", "bfloat16", engine, [[0, 1]], ADAPTERS, split=2))
     assert made["gpu_memory_utilization"] == 0.45
     assert (made["tensor_parallel_size"], made["distributed_executor_backend"]) == (2, "mp")
     assert (made["enable_lora"], made["max_loras"], made["max_lora_rank"], made["max_model_len"]) == (True, 2, 16, 1024)
@@ -147,7 +146,7 @@ def test_replicas_share_the_concurrency_and_vllm_can_start(
 ) -> None:
     """vLLM needs a token for each request in a step, and warns of more than they can have."""
     engine = PlannedEngine(concurrency=concurrency, max_length=length)
-    settings = VLLMSettings("m", "bfloat16", "cuda", engine, copies=copies)
+    settings = VLLMSettings("m", "bfloat16", engine, [[gpu] for gpu in range(copies)])
     made = engine_arguments(settings, model_positions=None, token_bytes=0, free_bytes=0)
     assert (made["max_num_seqs"], made["max_num_batched_tokens"]) == (requests, tokens)
 
@@ -157,7 +156,6 @@ def test_replicas_share_the_concurrency_and_vllm_can_start(
     [
         ("cuda", 1, None, 8),
         ("cuda", 3, None, 2),
-        ("cuda", 16, None, 1),  # refused when it opens
         ("cuda", 1, 2, 2),
         ("cuda:3", 1, None, 1),
         ("cpu", 1, None, 1),
@@ -166,39 +164,58 @@ def test_replicas_share_the_concurrency_and_vllm_can_start(
 )
 def test_every_gpu_gets_a_copy_unless_a_number_is_set(device: str, tensor: int, asked: int | None, copies: int) -> None:
     engine = EngineConfig(tensor_parallel=tensor, data_parallel=asked)
-    assert copy_count(engine, device, [str(gpu) for gpu in range(8)]) == copies
+    assert len(placement(engine, device, [str(gpu) for gpu in range(8)])) == copies
 
 
 def test_a_process_that_trains_with_others_plays_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = [str(gpu) for gpu in range(8)]
+    gpus, engine = [str(gpu) for gpu in range(8)], EngineConfig()
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert own_device("cuda", gpus, EngineConfig()) == "cuda"
+    assert placement(engine, "cuda", gpus) == [[gpu] for gpu in range(8)]
     monkeypatch.setenv("LOCAL_RANK", "3")
-    devices = {device: own_device(device, gpus, EngineConfig()) for device in ("cuda", "cuda:0", "cuda:1", "cpu")}
-    assert devices == {"cuda": "cuda:3", "cuda:0": "cuda:3", "cuda:1": "cuda:1", "cpu": "cpu"}
-    assert own_device("cuda", ["5"], EngineConfig()) == "cuda"  # all that this process may see
-    assert copy_count(EngineConfig(), devices["cuda"], gpus) == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    found = {device: placement(engine, device, gpus) for device in ("cuda", "cuda:0", "cuda:1", "cpu")}
+    assert found == {"cuda": [[3]], "cuda:0": [[3]], "cuda:1": [[1]], "cpu": [[]]}
+    assert placement(engine, "cuda", ["5"]) == [[0]]  # all that this process may see
+    with pytest.raises(ConfigError, match=r"tensor_parallel=2 GPUs in each of 8 processes, but 8 are visible"):
+        placement(EngineConfig(tensor_parallel=2), "cuda", gpus)
 
 
-@pytest.mark.parametrize("options", [{"tensor_parallel": 2}, {"data_parallel": 2}])
+def trainers_gpu(rank: int, monkeypatch: pytest.MonkeyPatch, gpus: int) -> int:
+    """Return where accelerate puts a training process."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
+    process: Any = SimpleNamespace(device=None, distributed_type=DistributedType.MULTI_GPU, local_process_index=rank)
+    PartialState.set_device(process)
+    return int(process.device.index)
+
+
+@pytest.mark.parametrize(
+    ("count", "tensor", "data"), [(8, 2, None), (8, 4, None), (8, 1, 2), (8, 1, None), (7, 2, None), (16, 2, 2)]
+)
 def test_processes_that_train_together_play_on_gpus_apart(
-    options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    count: int, tensor: int, data: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, gpus = PlannedEngine(**options), [str(gpu) for gpu in range(8)]  # type: ignore[arg-type]
+    engine, gpus = PlannedEngine(tensor_parallel=tensor, data_parallel=data), [f"GPU-{at}" for at in range(count)]
+    processes = count // engine.gpus
+    trainers = [trainers_gpu(rank, monkeypatch, count) for rank in range(processes)]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     used: list[str] = []
-    for rank in range(4):
+    for rank in range(processes):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
-        device = own_device("cuda", gpus, engine)
-        settings = VLLMSettings("m", "bfloat16", device, engine, copies=copy_count(engine, device, gpus))
-        for environment in worker_environments(settings, cores=[0], visible_gpus=gpus):
-            used += environment["CUDA_VISIBLE_DEVICES"].split(",")
-    assert used == gpus
+        settings = VLLMSettings("m", "bfloat16", engine, placement(engine, "cuda", gpus))
+        environments = worker_environments(settings, cores=[0], visible_gpus=gpus)
+        names = [name for one in environments for name in one["CUDA_VISIBLE_DEVICES"].split(",")]
+        assert [gpu for gpu in trainers if gpus[gpu] in names] == [trainers[rank]]
+        assert [len(one) for one in settings.replicas] == [tensor] * (data or 1)
+        used += names
+    assert len(set(used)) == len(used) == processes * engine.gpus and set(used) <= set(gpus)
 
 
 def test_each_copy_gets_its_own_cores_or_gpus() -> None:
     def environments(device: str, tensor: int, data: int) -> list[dict[str, str]]:
-        settings = VLLMSettings("m", "float32", device, PlannedEngine(tensor_parallel=tensor), copies=data)
-        return worker_environments(settings, cores=[2, 3, 6, 7], visible_gpus=["4", "5", "6", "7"])
+        engine, gpus = PlannedEngine(tensor_parallel=tensor, data_parallel=data), ["4", "5", "6", "7"]
+        settings = VLLMSettings("m", "float32", engine, placement(engine, device, gpus))
+        return worker_environments(settings, cores=[2, 3, 6, 7], visible_gpus=gpus)
 
     assert [e["SPAG_VLLM_CORES"] for e in environments("cpu", 1, 2)] == ["2,6", "3,7"]
     assert [e["OMP_NUM_THREADS"] for e in environments("cpu", 1, 2)] == ["2", "2"]
@@ -259,7 +276,12 @@ def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(
     tokenizer, pool = loaded[1], SimpleNamespace(users=0)
     engine = VLLMEngine(pool, tokenizer, frozenset({1}))  # type: ignore[arg-type]
     asked = TokenizedRequest(
-        Request("r", "", Sampling(), 0, ("stop",)), tokenizer, PromptStyle.PLAIN, (0,), truncated=False, opening=""
+        Request("r", "", SamplingConfig(), 0, ("stop",)),
+        tokenizer,
+        PromptStyle.PLAIN,
+        (0,),
+        truncated=False,
+        opening="",
     )
     spelled = tokenizer.encode("so stop")
     for ids, kept, reason, is_unknown in (
@@ -270,7 +292,7 @@ def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(
         logprobs = tuple(-float(at) for at in range(len(ids)))
         engine._finish(asked, WorkerOutput("1", ids, logprobs, logprobs, False))
         done = engine._done.pop()
-        assert (done.text, done.token_ids, done.logprobs) == ("so", ids[:kept], logprobs[:kept])
+        assert (done.text, done.token_ids, done.logprobs) == ("so ", ids[:kept], logprobs[:kept])
         assert (done.finish_reason, done.unknown_token, done.completion_tokens) == (reason, is_unknown, kept)
 
 
@@ -280,19 +302,19 @@ def test_the_end_of_a_text_that_ran_past_its_stop_is_found_in_few_decodings(
     """vLLM gets no stop strings while players think: a base model goes on to the limit, thousands of tokens long."""
     tokenizer, counts = loaded[1], list[int]()
     engine = VLLMEngine(SimpleNamespace(users=0), tokenizer, frozenset({1}))  # type: ignore[arg-type]
-    request = Request("r", "", Sampling(thought_tokens=100, max_new_tokens=1000), 0, ("stop",))
+    request = Request("r", "", sampling_with(thought_tokens=100, max_new_tokens=1000), 0, ("stop",))
     asked = TokenizedRequest(request, tokenizer, PromptStyle.PLAIN, (0,), truncated=False, opening="")
     decode = TokenizedRequest.decode
     monkeypatch.setattr(TokenizedRequest, "decode", lambda self, ids: (counts.append(len(ids)), decode(self, ids))[1])
     ids = tuple(tokenizer.encode("<think>stop</think>so stop" + " and so on" * 90))
     engine._finish(asked, WorkerOutput("1", ids, (-1.0,) * len(ids), (-1.0,) * len(ids), True))
     [done] = engine.poll()
-    assert tokenizer.decode(done.token_ids) == "<think>stop</think>so stop" and done.text == "<think>stop</think>so"
+    assert tokenizer.decode(done.token_ids) == "<think>stop</think>so stop" and done.text == "<think>stop</think>so "
     assert len(counts) < 40
 
 
-@pytest.mark.parametrize(("device", "sleep", "expected"), [("cuda", 1, True), ("cuda", 0, None), ("cpu", 1, None)])
-def test_only_engines_on_a_gpu_may_sleep(device: str, sleep: int, expected: bool | None) -> None:
-    settings = VLLMSettings("model", "bfloat16", device, PlannedEngine(sleep=sleep))  # type: ignore[arg-type]
+@pytest.mark.parametrize(("replicas", "sleep", "expected"), [([[0]], 1, True), ([[0]], 0, None), (CPU, 1, None)])
+def test_only_engines_on_a_gpu_may_sleep(replicas: list[list[int]], sleep: int, expected: bool | None) -> None:
+    settings = VLLMSettings("model", "bfloat16", PlannedEngine(sleep=sleep), replicas)  # type: ignore[arg-type]
     found = engine_arguments(settings, model_positions=2048, token_bytes=1000, free_bytes=10**9)
     assert found.get("enable_sleep_mode") is expected

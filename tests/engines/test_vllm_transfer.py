@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from fake_vllm import GIB, FakeGPU, gpu_buffers, installed
 from spag.config.schema import ModelConfig, PlannedEngine
 from spag.core.errors import EngineError
-from spag.engines.base import Request, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Request
 from spag.engines.vllm import opening, transfer
 from spag.engines.vllm.engine import VLLMEngine
 from spag.models.loading import load_model
@@ -45,7 +46,7 @@ def opened(model: Path, sleep: int = 0) -> Iterator[VLLMEngine]:
 
 
 def ask(engine: VLLMEngine) -> None:
-    engine.submit(Request("0", "Hi", Sampling(), 0))
+    engine.submit(Request("0", "Hi", SamplingConfig(), 0))
     while not engine.poll():
         pass
 
@@ -175,7 +176,7 @@ def test_what_does_not_fit_reaches_nobody(gpu: FakeGPU, model_folder: Path, weig
         lacking = {name: value for name, value in weights.items() if name != first}
         with pytest.raises(EngineError, match=f"^{first}: one of 1 weights that lack; vLLM takes a whole model$"):
             engine.update_weights(lacking)
-        engine.submit(Request("0", "Hi", Sampling(), 0))
+        engine.submit(Request("0", "Hi", SamplingConfig(), 0))
         with pytest.raises(EngineError, match="weights change only between requests"):
             engine.update_weights(weights)
     assert steps(gpu) == []

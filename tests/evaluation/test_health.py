@@ -11,8 +11,9 @@ from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, Handshake, game,
 
 from spag.cli.tables import print_health
 from spag.core.episodes import Episode
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.base import Player, Sampling
+from spag.engines.base import Player
 from spag.engines.bot import BotEngine
 from spag.evaluation import health as rules
 from spag.evaluation.warnings import health_warnings
@@ -234,7 +235,8 @@ def test_an_opponents_illegal_moves_are_not_the_players() -> None:
     games = []
     for names in (("me", "foe"), ("foe", "me")):
         sides = {
-            role: Player(BotEngine(moves[name]), name, Sampling()) for role, name in zip(nim.roles, names, strict=True)
+            role: Player(BotEngine(moves[name]), name, SamplingConfig())
+            for role, name in zip(nim.roles, names, strict=True)
         }
         specs = [replace(one, id=f"{names[0]} {one.id}") for one in game_specs(nim.tasks(Split.TRAIN, 12, 0), 1, 0)]
         games += list(play(specs, sides, game=nim))

@@ -19,9 +19,10 @@ import spag
 from spag.algorithms.winners import RewardSettings
 from spag.cli import main
 from spag.core.errors import DataError
+from spag.core.options import SamplingConfig
 from spag.core.seeds import derive_seed
 from spag.core.types import Observation, Utterance
-from spag.engines.base import Request, Sampling
+from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 from spag.games.taboo.promptfile import import_upstream_prompts, load_prompts, parse_upstream_prompts, save_prompts
@@ -120,7 +121,7 @@ def test_games_are_played_with_upstreams_prompts(imported: str, strip: bool) -> 
         asked.append(request)
         return lines[len(asked) - 1]
 
-    player = Player(ScriptedEngine(reply), "scripted", Sampling(strip=strip))
+    player = Player(ScriptedEngine(reply), "scripted", SamplingConfig(published=not strip))
     game = get("adversarial_taboo", prompts=imported, max_turns=2)
     (episode,) = spag.play([GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, player), game=game)
     assert [said.content for said in episode.history] == [

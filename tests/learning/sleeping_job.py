@@ -6,12 +6,12 @@ from pathlib import Path
 
 from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.learning import processes, worker
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import OnProgress
-from spag.learning.worker import TrainingJob
 
 
-def hang(self: TrainingJob, progress: OnProgress | None = None) -> None:
-    (self.output / f"worker-{os.getpid()}").touch()
+def hang(job: TrainingJob, progress: OnProgress | None = None) -> None:
+    (job.output / f"worker-{os.getpid()}").touch()
     time.sleep(600)
 
 
@@ -24,5 +24,5 @@ def launch(output: Path) -> None:
 
 
 if __name__ == "__main__":
-    TrainingJob.run = hang
+    worker.run_job = hang
     worker.main()

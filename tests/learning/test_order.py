@@ -73,7 +73,7 @@ def test_each_sample_is_seen_once_an_epoch_and_only_the_last_step_is_short() -> 
     assert sorted(seen) == sorted([*range(37), *range(37)])
 
 
-@pytest.mark.parametrize(("world_size", "micro"), [(1, 1), (1, 8), (2, 2), (4, 1), (4, 2)])
+@pytest.mark.parametrize(("world_size", "micro"), [(1, 1), (1, 8), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2), (5, 3)])
 def test_global_batches_are_the_same_however_they_are_split(world_size: int, micro: int) -> None:
     assert global_batches(world_size, micro) == global_batches(1, 2)
 

@@ -16,7 +16,7 @@ from tiny import job as tiny_job
 from tiny import settings, train_tiny
 
 import forked
-from spag.config.schema import PhaseConfig
+from spag.config.schema import ModelConfig, PhaseConfig
 from spag.core.errors import ConfigError, RunError
 from spag.core.progress import SilentReporter
 from spag.learning import processes
@@ -43,8 +43,8 @@ def twenty(**changes: Any) -> PhaseConfig:
 
 def uneven(**changes: Any) -> PhaseConfig:
     return settings(
-        learning_rate=1e-3, global_batch_size=12, **changes
-    )  # 41 = 3 * 12 + 5: in the end one process gets the filler
+        learning_rate=1e-3, global_batch_size=10, **changes
+    )  # 5 micro-batches an update, and 1 in the last: one process of two gets the filler
 
 
 def adapter(**changes: Any) -> PhaseConfig:
@@ -142,6 +142,13 @@ def test_tied_embeddings_stay_one_tensor_under_fsdp(tied_folder: Path, fsdp: Pat
     assert_same(tmp_path, fsdp / "tied")
     assert "lm_head.weight" not in load_file(fsdp / "tied" / FULL)
     load_model(str(fsdp / "tied" / "checkpoint"), device="cpu")
+
+
+def test_replicas_of_which_one_has_no_samples_left_train_as_one_process(
+    model_folder: Path, alone: Path, tmp_path: Path
+) -> None:
+    run_together(tmp_path, [job(model_folder, tmp_path / "uneven", uneven())])
+    assert_same(alone / "uneven", tmp_path / "uneven")
 
 
 def test_replicas_train_texts_on_both_sides_of_longropes_limit_as_one_process(tmp_path: Path) -> None:
@@ -252,7 +259,6 @@ def test_an_error_in_a_process_is_the_error_of_the_call(
     model_folder: Path, tmp_path: Path, training_command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "WORKER", training_command)
-    with pytest.raises(
-        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 process; set it to 9$"
-    ):
-        launch(model_folder, tmp_path, "run", settings(processes=1, parallel="fsdp", micro_batch_size=3))
+    chosen, model = settings(processes=1, parallel="fsdp"), ModelConfig(dtype="float16", device="cpu")
+    with pytest.raises(ConfigError, match=r"^model.dtype=float16: training on the CPU needs bfloat16 or float32$"):
+        train_on(tiny_job(model_folder, tmp_path / "run", chosen, model=model), SilentReporter(), "test")

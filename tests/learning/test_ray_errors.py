@@ -11,7 +11,7 @@ train = pytest.importorskip("ray.train")
 
 def test_a_controller_that_gave_up_says_why(tmp_path: Path) -> None:
     from spag.learning import ray as on_ray
-    from spag.learning.worker import TrainingJob
+    from spag.learning.job import TrainingJob
 
     job = TrainingJob.model_construct(output=tmp_path, seed=0)
     fault = on_ray._cause(train.ControllerError(TimeoutError("no room for 3 workers")), job, 3)

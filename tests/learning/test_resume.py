@@ -14,16 +14,15 @@ from tiny import MODEL, settings, train_tiny, train_until
 import forked
 from spag.algorithms.imitation import Imitation, ImitationSettings
 from spag.algorithms.spag import SpagSettings
+from spag.config.schema import GameConfig
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import RunError
 from spag.games.base import Game
-from spag.games.registry import get
 from spag.learning.checkpoints import STATE, earlier_work, finish_checkpoint, finished_result, open_state, record_result
-from spag.learning.loop import Loop
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import MetricsLog, TrainProgress, Unit
-from spag.learning.phase import Phase
 from spag.learning.sharding import load_shares, save_shares
-from spag.learning.sources import FileSource
+from spag.learning.worker import run_job
 from spag.runs.teachers import bot_games
 from spag.storage.store import write_rows
 
@@ -179,19 +178,24 @@ class Counting(Imitation):
         return self.state()
 
 
+class CountingJob(TrainingJob):
+    algorithm = property(lambda self: Counting)
+
+
 @pytest.mark.slow
 def test_a_resumed_training_credits_its_files_once(model_folder: Path, tmp_path: Path) -> None:
     """They are credited again, by an algorithm without the state that it had then."""
-    game, chosen, path = get("kuhn_poker"), settings("imitation").settings, tmp_path / "games.jsonl"
-    write_rows(path, bot_games("bot:random", 20, 0, game))
-    phase = Phase(MODEL, chosen, str(model_folder), tmp_path, 0, 0, Counting)
+    files, game = [tmp_path / "games.jsonl"], GameConfig(name="kuhn_poker")
+    write_rows(files[0], bot_games("bot:random", 20, 0, game.build()))
+    places: dict[str, Any] = {"start_from": str(model_folder), "output": tmp_path, "files": files}
+    job = CountingJob(model=MODEL, phase=settings("imitation"), game=game, seed=0, **places)
 
     def train(last: int | None) -> int:
         def progress(at: TrainProgress) -> None:
             if (at.unit, at.step) == (Unit.UPDATES, last):
                 raise KeyboardInterrupt
 
-        return int(Loop(phase, lambda start: FileSource([path], game, chosen, 0), progress).run()["games"])
+        return int(run_job(job, progress)["games"])
 
     with pytest.raises(KeyboardInterrupt):
         train(3)

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny import job, make_samples, sample_logprobs, settings, train_tiny
@@ -34,7 +36,7 @@ from spag.learning.encoding import encode_samples
 from spag.learning.forward import Capabilities
 from spag.learning.launch import _progress_bars
 from spag.learning.metrics import TrainProgress, Unit
-from spag.learning.worker import clear_failures
+from spag.learning.worker import clear_failures, run_job
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.report.run_tables import _work
@@ -148,7 +150,7 @@ def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(
     assert result.metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("micro", [1, 4, 8])
+@pytest.mark.parametrize("micro", [1, 3, 4, 8, 16])
 def test_the_result_does_not_depend_on_the_micro_batch_size(
     model_folder: Path, micro_2: Path, tmp_path: Path, micro: int
 ) -> None:
@@ -412,12 +414,6 @@ def test_other_prompt_tokens_and_another_base_model_under_an_adapter_train_anew(
 def test_what_cannot_work_is_refused_in_one_line(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no game gave a sample"):
         train_tiny(model_folder, tmp_path / "none", count=0)
-    with pytest.raises(
-        ConfigError, match=r"global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 process; set it to 9$"
-    ):
-        train_tiny(model_folder, tmp_path, settings(micro_batch_size=3))
-    with pytest.raises(ConfigError, match=r"global_batch_size=8 is not a multiple of micro_batch_size=16"):
-        train_tiny(model_folder, tmp_path, settings(micro_batch_size=16))
     with pytest.raises(ConfigError, match=r"dtype=float16.*CPU"):
         train_tiny(model_folder, tmp_path, model=ModelConfig(dtype="float16", device="cpu"))
 
@@ -428,8 +424,8 @@ def test_games_that_gave_no_sample_are_refused_beside_instruction_data(model_fol
     mix.write_text('[{"instruction": "Say a.", "input": "", "output": "a"}]')
     chosen = job(model_folder, tmp_path / "out", settings(sft_data=str(mix), max_steps=1))
     with pytest.raises(DataError, match="no game gave a sample"):
-        chosen.model_copy(update={"files": [ties]}).run()
-    result = chosen.model_copy(update={"files": [*chosen.files, ties]}).run()  # others' samples are enough
+        run_job(chosen.model_copy(update={"files": [ties]}))
+    result = run_job(chosen.model_copy(update={"files": [*chosen.files, ties]}))  # others' samples are enough
     assert (result["samples"], result["sft"]) == ({"attacker": 17, "defender": 16}, 9)
 
 
@@ -453,6 +449,14 @@ def test_a_full_disk_is_a_storage_error(model_folder: Path, tmp_path: Path, monk
         train_tiny(model_folder, tmp_path)
     with pytest.raises(StorageError, match="cannot be written"), clear_failures(tmp_path):
         torch.save(torch.zeros(100_000), "/dev/full")
+
+
+@pytest.mark.parametrize("fault", [errno.EFBIG, errno.EIO, errno.EROFS, errno.EDQUOT, errno.ESTALE])
+def test_a_disk_that_fails_under_safetensors_is_a_storage_error(tmp_path: Path, fault: int) -> None:
+    with pytest.raises(StorageError, match="cannot be written"), clear_failures(tmp_path):
+        raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(fault)} (os error {fault})")
+    with pytest.raises(SafetensorError), clear_failures(tmp_path):
+        raise SafetensorError("Error while serializing: I/O error: No such file or directory (os error 2)")
 
 
 def test_a_disk_that_is_full_when_the_optimizer_is_saved_is_a_storage_error(tmp_path: Path) -> None:

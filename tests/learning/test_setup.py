@@ -25,8 +25,8 @@ from spag.learning.batches import Batch, TrainingData
 from spag.learning.devices import allocate_moments, make_accelerator, make_optimizer
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import Capabilities
+from spag.learning.job import TrainingJob
 from spag.learning.launch import process_count, train_on
-from spag.learning.phase import Phase
 from spag.learning.references import logprobs_of
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
 from spag.learning.start import load
@@ -124,12 +124,12 @@ def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeyp
 
 def test_a_start_model_below_the_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an adapter there counts as none, and online play gets a copy of it."""
-    phases: list[Phase] = []
-    monkeypatch.setattr(worker, "Loop", lambda phase, *_: SimpleNamespace(run=lambda: phases.append(phase)))
+    jobs: list[TrainingJob] = []
+    monkeypatch.setattr(worker, "Loop", lambda job, *_: SimpleNamespace(run=lambda: jobs.append(job)))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").mkdir()
-    job(Path("~/model"), tmp_path / "out").run()
-    assert [phase.start_from for phase in phases] == [str((tmp_path / "model").resolve())]
+    worker.run_job(job(Path("~/model"), tmp_path / "out"))
+    assert [job.start_from for job in jobs] == [str((tmp_path / "model").resolve())]
 
 
 def test_training_on_a_cluster_without_ray_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from tiny import MODEL, settings, train_tiny
 from torch import Tensor
 
-from spag.algorithms.reinforce import Reinforce, ReinforceSettings
-from spag.config.schema import ModelConfig
+from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import RunError
 from spag.learning import loop, policy
-from spag.learning.loop import Loop, Phase
+from spag.learning.job import TrainingJob
+from spag.learning.loop import Loop
 from spag.learning.metrics import Row
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sources import Material
@@ -42,9 +42,6 @@ class Written(AbstractContextManager["Written"]):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def identity(self) -> Any:
-        return []
-
     def next(self, step: int, policy: TrainedPolicy | None) -> Material:
         return Material((), self.samples)
 
@@ -62,6 +59,13 @@ class Written(AbstractContextManager["Written"]):
         return ""
 
 
+class OneRole(TrainingJob):
+    """Of a game that is not played."""
+
+    roles = property(lambda self: ["g/r"])
+    identity = property(lambda self: None)
+
+
 def sample(reward: float, *ids: int) -> TrainingSample:
     drawn = {"completion_ids": ids, "logprobs": (LEAST_LIKELY,) * len(ids)}
     return TrainingSample(prompt="q", completion="", role="g/r", reward=reward, **drawn)  # type: ignore[arg-type]
@@ -77,10 +81,10 @@ def learn(
 ) -> Loop:
     """Train, and return the loop."""
     defaults = {"learning_rate": 1e-3, "correction_limit": 1.0, "sampling": {"max_new_tokens": 4}, "save_steps": 1}
-    chosen = ReinforceSettings.model_validate({**defaults, "steps": steps, **options})
+    chosen = PhaseConfig.model_validate({"algorithm": "reinforce", **defaults, "steps": steps, **options})
     output.mkdir(exist_ok=True)
-    phase = Phase(MODEL, chosen, str(model), output, 0, 0, Reinforce, roles=("g/r",))
-    made = Loop(phase, lambda start: Written(steps, samples, after), None)
+    job = OneRole(model=MODEL, phase=chosen, game=GameConfig(), start_from=str(model), output=output, seed=0)
+    made = Loop(job, lambda *_: Written(steps, samples, after), None)
     made.run()
     return made
 

@@ -19,8 +19,9 @@ from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import SampleType, TrainingSample
 from spag.learning.batches import Batch
 from spag.learning.forward import Capabilities, token_scores
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import TrainProgress
-from spag.learning.worker import TrainingJob
+from spag.learning.worker import run_job
 from spag.storage.store import write_rows
 
 MODEL = ModelConfig(dtype="float32", device="cpu")
@@ -94,7 +95,7 @@ def job(
 
 def train_tiny(start: Path, output: Path, chosen: PhaseConfig | None = None, **others: Any) -> Trained:
     progress = others.pop("progress", None)
-    result = job(start, output, chosen, **others).run(progress)
+    result = run_job(job(start, output, chosen, **others), progress)
     return Trained(output / "checkpoint", result["steps"], result["trained_samples"], result["metrics"])
 
 

@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 
 from outside import install_variety
 from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import TrainProgress
-from spag.learning.worker import TrainingJob
+from spag.learning.worker import run_job
 
 pytestmark = pytest.mark.slow
 OPTIONS = {
@@ -59,11 +60,11 @@ def test_an_interrupted_step_gives_the_weights_of_no_interruption(
         if at.step == 2:
             shutil.copytree(tmp_path / "undisturbed", tmp_path / "interrupted")
 
-    job("undisturbed").run(copy)
+    run_job(job("undisturbed"), copy)
     left = [path.name for path in (tmp_path / "interrupted" / "state").glob("checkpoint-*")]
     assert left == ["checkpoint-1"] and not (tmp_path / "interrupted" / "checkpoint").exists()
     seen: list[int] = []
-    job("interrupted").run(lambda at: seen.append(at.step))
+    run_job(job("interrupted"), lambda at: seen.append(at.step))
     assert seen == [2]  # the first step is not done again
     start, one, two = (
         load_file(folder / "model.safetensors")

@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spag.algorithms.online_settings import MovingReference
-from spag.engines.base import Request, Sampling
+from spag.core.options import SamplingConfig
+from spag.engines.base import Request
 from spag.engines.transformers import engine as engines
 from spag.engines.transformers.engine import TransformersEngine
 from spag.learning.batches import collate
@@ -103,7 +104,7 @@ def test_the_engine_draws_a_few_tokens_at_once(model_folder: Path, monkeypatch: 
     engine = TransformersEngine(load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder)))
     count = 2 * engines.DRAWN + 5
     for number in range(count):
-        engine.submit(Request(f"{number}", "the same words", Sampling(max_new_tokens=1), seed=number))
+        engine.submit(Request(f"{number}", "the same words", SamplingConfig(max_new_tokens=1), seed=number))
     done = 0
     while finished := engine.poll():
         done += len(finished)
@@ -116,7 +117,9 @@ def test_shared_weights_are_the_callers_own(model_folder: Path) -> None:
         return TransformersEngine(model, load_tokenizer(str(model_folder)), concurrency=2)
 
     def answer(engine: TransformersEngine) -> tuple[int, ...] | None:
-        engine.submit(Request("r", "some words to go on with", Sampling(temperature=0, max_new_tokens=12), seed=0))
+        engine.submit(
+            Request("r", "some words to go on with", SamplingConfig(temperature=0, max_new_tokens=12), seed=0)
+        )
         return next(one.token_ids for one in engine.poll())
 
     engine, copying = open_engine(), open_engine()

@@ -34,6 +34,7 @@ from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
+from spag.learning.worker import run_job
 from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.matchmaking import MixedGame, step_specs
 from spag.rollout.runner import play_together
@@ -253,7 +254,7 @@ def test_two_processes_do_what_one_does(
         train_here(alone, tmp_path / "one")
     else:
         train_in_pair(together, tmp_path / "two")
-        job_of(alone, tmp_path / "one").run()
+        run_job(job_of(alone, tmp_path / "one"))
     assert_same_weights(tmp_path / "two", tmp_path / "one")
     for step in (1, 2):
         files = sorted((tmp_path / "two" / PHASE / "episodes").glob(f"step-0000{step}*"))
@@ -461,7 +462,7 @@ def test_what_a_late_step_would_find_wrong_is_refused_first(model: Path, tmp_pat
     mix = "reinforce.mix=[{name: kuhn_poker}, {name: nim, weight: 2}, {name: kuhn_poker}]"
     with pytest.raises(ConfigError, match="mix: kuhn_poker is named more than once; name each game once"):
         run_here(config_for(model, mix), tmp_path / "run")
-    with pytest.raises(ConfigError, match="matchmaking.by=results: in guess_my_city players win together"):
+    with pytest.raises(ConfigError, match=r"matchmaking\.by=results: in guess_my_city players win together"):
         run_here(config_for(model, "reinforce.matchmaking.by=results", "game.name=guess_my_city"), tmp_path / "run")
     with pytest.raises(ConfigError, match="bot:nobody: kuhn_poker has no such bot"):
         run_here(config_for(model, 'reinforce.opponents={"bot:nobody": 1}'), tmp_path / "run")

@@ -16,14 +16,15 @@ from spag.algorithms.reinforce import ReinforceSettings
 from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import ModelError
+from spag.core.options import SamplingConfig
 from spag.core.types import Split, Task
-from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.games.base import Game
 from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import TrainProgress
 from spag.learning.selfplay import SelfplaySource
-from spag.learning.worker import TrainingJob
+from spag.learning.worker import run_job
 from spag.models.loading import load_model, load_tokenizer, save_model
 from spag.models.saved import saved_weights
 from spag.rollout import steps
@@ -77,7 +78,7 @@ class BotPlayer(StepPlayer):
     """Whose policy is a bot."""
 
     def player(self, name: str, game: Game) -> Player:
-        return Player(BotEngine(game.bots["random"]), name, Sampling())
+        return Player(BotEngine(game.bots["random"]), name, SamplingConfig())
 
 
 @pytest.mark.parametrize("cut", [0, 40])
@@ -213,10 +214,10 @@ def test_an_interrupted_phase_meets_the_same_opponents(
         if at.step == 2:  # trained, and its checkpoint is not written
             shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
 
-    job("whole").run(copy)
+    run_job(job("whole"), copy)
     assert [path.name for path in (tmp_path / "stopped" / "state").glob("checkpoint-*")] == ["checkpoint-1"]
     seen: list[int] = []
-    job("stopped").run(lambda at: seen.append(at.step))
+    run_job(job("stopped"), lambda at: seen.append(at.step))
     assert [*dict.fromkeys(seen)] == [2, 3]
     assert moves(tmp_path / "whole") == moves(tmp_path / "stopped")
     rows = [(tmp_path / name / "opponents.jsonl").read_text() for name in ("whole", "stopped")]

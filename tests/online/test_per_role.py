@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_run import MOMENTS, PHASE, config_for, job_of, run_here, spoken, train_here, train_in_pair
 
+from samplings import sampling_with
 from scripted_run import run_until
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
 from spag.algorithms.settings import LoraConfig, UpdateSettings
@@ -20,7 +21,6 @@ from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import ConfigError, ModelError
 from spag.core.types import Split
-from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.engines.opening import open_model
 from spag.engines.players import bot_of
@@ -29,6 +29,7 @@ from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.learning.devices import make_accelerator
 from spag.learning.loop import Loop
 from spag.learning.start import load
+from spag.learning.worker import run_job
 from spag.models.adapters import use_adapter
 from spag.models.identity import weights_digest
 from spag.models.loading import load_adapters, load_model, load_tokenizer
@@ -217,7 +218,7 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
         "reinforce.save_steps=2",
     ]
     train_in_pair(config_for(model, *some), tmp_path / "two")
-    job_of(config_for(model, *some), tmp_path / "one").run()
+    run_job(job_of(config_for(model, *some), tmp_path / "one"))
     assert_same(tmp_path / "two", tmp_path / "one")
 
 
@@ -246,7 +247,7 @@ def test_games_are_mixed_ahead_and_against_frozen_policies(model: Path, tmp_path
 def test_play_takes_the_adapter_of_the_role(finished: Path) -> None:
     checkpoint = finished / PHASE / "checkpoint"
     engine = open_model(ModelConfig(name=str(checkpoint), dtype="float32", device="cpu"), EngineConfig(concurrency=4))
-    sampling = Sampling(1.0, max_new_tokens=6, min_new_tokens=0)
+    sampling = sampling_with(1.0, max_new_tokens=6, min_new_tokens=0)
     bot = Player(BotEngine(bot_of(KUHN, "bot:equilibrium")), "bot", sampling)
     lone = {
         role: load_model(str(checkpoint / name), dtype="float32", device="cpu")

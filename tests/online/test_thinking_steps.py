@@ -7,14 +7,14 @@ import pytest
 from tiny_run import config_for, train_here
 from transformers import PreTrainedTokenizerBase
 
+from samplings import sampling_with
 from spag.algorithms.credit import as_sampled, trained_turns
 from spag.algorithms.online_settings import OnlineSampling
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError
-from spag.core.options import SamplingConfig
+from spag.core.options import SamplingConfig, ThinkingConfig
 from spag.core.types import Split
-from spag.engines.base import Completion, Player, Request, Sampling
-from spag.engines.players import sampling_of
+from spag.engines.base import Completion, Player, Request
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.engine import within_limits
@@ -57,7 +57,7 @@ def tokenizer(thinker: Path) -> PreTrainedTokenizerBase:
 def replies(thinker: Path, tokenizer: PreTrainedTokenizerBase) -> list[Completion]:
     """Eight replies. No end token may come before the thought's limit, so that only marks and limits end one."""
     engine = TransformersEngine(load_model(str(thinker), dtype="float32"), tokenizer, style=PromptStyle.CHAT)
-    sampling = Sampling(temperature=1.0, max_new_tokens=SPEECH, min_new_tokens=THOUGHT, thought_tokens=THOUGHT)
+    sampling = sampling_with(temperature=1.0, max_new_tokens=SPEECH, min_new_tokens=THOUGHT, thought_tokens=THOUGHT)
     for seed in range(8):
         engine.submit(Request(str(seed), "Hi", sampling, seed))
     found: list[Completion] = []
@@ -97,7 +97,7 @@ def test_thoughts_and_utterances_end_at_their_limits(
 
 
 def test_vllms_tokens_are_cut_where_ours_end(replies: list[Completion], tokenizer: PreTrainedTokenizerBase) -> None:
-    sampling = Sampling(max_new_tokens=SPEECH, thought_tokens=THOUGHT)
+    sampling = sampling_with(max_new_tokens=SPEECH, thought_tokens=THOUGHT)
     close = tokenizer.convert_tokens_to_ids("</think>")
     for one in replies:
         ids = tuple(one.token_ids or ())
@@ -111,7 +111,9 @@ def test_vllms_tokens_are_cut_where_ours_end(replies: list[Completion], tokenize
 def test_samples_hold_what_was_sampled_behind_what_was_asked(thinker: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     game = get("kuhn_poker")
     engine = TransformersEngine(load_model(str(thinker), dtype="float32"), tokenizer, style=PromptStyle.CHAT)
-    sampling = Sampling(temperature=1.0, max_new_tokens=SPEECH, min_new_tokens=0, empty_retries=0, thought_tokens=20)
+    sampling = OnlineSampling(
+        max_new_tokens=SPEECH, min_new_tokens=0, thinking=ThinkingConfig(enabled=True, max_tokens=20)
+    )
     player = Player(engine, "policy", sampling)
     specs = game_specs(game.tasks(Split.TRAIN, 4, 0), 1, 0)
     played = list(play(specs, dict.fromkeys(game.roles, player), game=game))
@@ -193,7 +195,7 @@ def test_a_cut_thought_is_silence_or_sampled_again(
     engine = ScriptedEngine(lambda _: left.pop() if left else "<think>a</think>[check]")
     section = OnlineSampling if kind is None else SamplingConfig
     thinking = {"thinking": {"enabled": True, "on_cut": on_cut}}
-    sampling = sampling_of(section.model_validate({**thinking, **(kind or {})}))
+    sampling = section.model_validate({**thinking, **(kind or {})})
     [task] = [task for task in game.tasks(Split.TRAIN, None, 0) if game.describe_task(task) == "J against K"][:1]
     players = dict.fromkeys(game.roles, Player(engine, "m", sampling))
     [episode] = play(game_specs([task], 1, 0), players, game=game, stats=stats)

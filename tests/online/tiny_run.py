@@ -13,7 +13,8 @@ from spag.config.files import parse_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import TrainingSample
 from spag.core.progress import Reporter, SilentReporter
-from spag.learning.worker import TrainingJob, run_in_group
+from spag.learning.job import TrainingJob
+from spag.learning.worker import run_in_group
 from spag.models.tokens import PromptStyle, encode_prompt
 from spag.rollout.matches import PlaySetup
 from spag.runs.execute import run

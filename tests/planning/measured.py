@@ -18,7 +18,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import TrainingSample
-from spag.learning.worker import TrainingJob
+from spag.learning.job import TrainingJob
+from spag.learning.worker import run_job
 from spag.storage.store import write_rows
 
 TRAINED = 64
@@ -64,5 +65,5 @@ def train_peak(folder: Path, length: int, dtype: str, phase: PhaseConfig, output
         files=[path],
     )
     with watched() as peak:
-        assert job.run()["steps"] == 2
+        assert run_job(job)["steps"] == 2
     return peak.bytes

@@ -47,7 +47,7 @@ CASES = {
         (LLAMA,), 1, A10G, "arena", ""
     ),
     "training beside engines, on as many GPUs as there are": Case(
-        (LLAMA, "cluster.address=auto", "cluster.online_workers=2"), 8, A10G, "reinforce",
+        (LLAMA, "cluster.address=auto", "cluster.online_workers=2"), 8, find_gpu("A100-40"), "reinforce",
         "--gpus 10 --set reinforce.micro_batch_size=1 --set reinforce.parallel=fsdp",
     ),
     "engines beside training": Case(

@@ -12,8 +12,9 @@ from fake_vllm import FakeGPU, gpu_buffers, installed
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, EngineError
+from spag.core.options import SamplingConfig
 from spag.core.progress import SilentReporter
-from spag.engines.base import Request, Sampling
+from spag.engines.base import Request
 from spag.engines.vllm import opening, transfer
 from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.setup import Backend
@@ -154,6 +155,23 @@ def test_thoughts_count_in_play_and_training() -> None:
     assert quiet[1].tokens < short[1].tokens < loud[1].tokens
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "play", [("cluster.address=auto", "cluster.online_workers=4"), ("engine.backend=transformers",)]
+)
+def test_sharded_trainers_gather_the_weights_for_their_engines(play: tuple[str, ...]) -> None:
+    shape = KNOWN_SHAPES["baichuan-inc/Baichuan2-13B-Base"]
+    short = ("reinforce.micro_batch_size=1", "reinforce.gradient_checkpointing=true", "engine.concurrency=1")
+    sharded = ("reinforce.parallel=fsdp", "reinforce.processes=8", "reinforce.sampling.max_new_tokens=32", *short)
+    changes = ("model.name=baichuan-inc/Baichuan2-13B-Base", *WHOLE, *sharded, *play)
+    _, training = online(planner("taboo-qwen3-1.7b", 40, *changes, gpus=16))
+    memory = training.memory
+    assert (memory.weights, memory.optimizer, memory.gradients) == (shape.parameters / 2, shape.parameters, 0)
+    assert memory.copies == 2 * shape.parameters + 2 * 2 * shape.vocab * shape.hidden  # and the buffer, as above
+    assert (memory.policies > 0) == ("engine.backend=transformers" in play)
+    assert training.problems == ["it needs more memory than there is"] and training.room == USABLE * 40 * GIB
+
+
 CASES = {  # preset, GiB of the GPU, memory of the machine, changes: engines, level of sleep
     "awake": (("taboo-qwen3-1.7b", 120, 512, ()), (2, 0)),
     "level 1": (("taboo-qwen3-1.7b", 80, 512, ()), (2, 1)),
@@ -187,7 +205,7 @@ def opened(engine: PlannedEngine, model: Path, stack: ExitStack) -> VLLMEngine:
 
 
 def ask(engine: VLLMEngine) -> None:
-    engine.submit(Request("0", "Hi", Sampling(), 0))
+    engine.submit(Request("0", "Hi", SamplingConfig(), 0))
     while not engine.poll():
         pass
 
@@ -400,6 +418,7 @@ def test_a_model_of_unknown_shape_needs_a_share_that_is_set(pretended: None, tmp
     with pytest.raises(ConfigError, match=r"share a GPU, and .* a gpt2 model .* set engine.memory to the share"):
         here.planned_engines(load_config("taboo-qwen3-1.7b", changes))
     assert _parts([*changes, "engine.memory=0.4"]) == {"reinforce": 0.2}  # the policy and its start
+    assert _parts([*changes, "cluster.address=local", "cluster.online_workers=2"]) == {"reinforce": 0.45}
 
 
 def test_what_only_other_nodes_plan_is_an_equal_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,6 +428,9 @@ def test_what_only_other_nodes_plan_is_an_equal_part(monkeypatch: pytest.MonkeyP
     assert _parts([*changes, "reinforce.evaluate_every=null"]) == {"reinforce": 0.6}
     assert _parts([*changes, "reinforce.lora={rank: 4}"]) == {"reinforce": 0.6}  # adapters share one vLLM
     assert _parts(["engine.memory=0.6"]) == {}  # a machine without GPUs
+    for gpus, parts in ((4, {"reinforce": 0.45}), (0, {})):  # actors share their GPUs with no trainer
+        monkeypatch.setattr(here, "cluster_gpus", lambda address, gpus=gpus: gpus)
+        assert _parts([changes[0], "cluster.online_workers=2"]) == parts
 
 
 def _parts(changes: list[str]) -> dict[str, float | None]:

@@ -58,10 +58,21 @@ def test_offload_moves_shards_over_pcie_and_updates_on_the_cpu() -> None:
         arguments = (settings, work, 5.0, A100, 8, Assumptions(bandwidth=0.5))
         return 3600 * training_hours(LLAMA, *arguments, reference=False, number=2)
 
-    # 8 rounds of micro-batches move 8 bytes a parameter, an eighth of it over each GPU's link; AdamW moves 28 bytes a
-    # parameter in each of 5 updates through the memory of the one machine
-    moved, adam = 8 * 8 * LLAMA.parameters / 8 / (PCIE * 0.5), 5 * 28 * LLAMA.parameters / (HOST * 0.5)
+    # 64 micro-batches in 5 updates on 8 GPUs are 2 rounds an update, each of which moves 8 bytes a parameter, an eighth
+    # of it over each GPU's link; AdamW moves 28 bytes a parameter in each of 5 updates through the machine's memory
+    moved, adam = 10 * 8 * LLAMA.parameters / 8 / (PCIE * 0.5), 5 * 28 * LLAMA.parameters / (HOST * 0.5)
     assert seconds(offload=True) - seconds() == pytest.approx(moved + adam)
+
+
+def test_a_process_without_a_micro_batch_waits_for_the_others() -> None:
+    def hours(processes: int) -> float:
+        work = Work(count=128, fed=1e10, trained=0.0, length=10.0, largest=(0.0, 0.0), parts=80)
+        arguments = (SpagSettings(), work, 5.0, A100, processes, Assumptions())
+        return training_hours(LLAMA, *arguments, reference=False, number=2)
+
+    # 16 micro-batches an update: 1 round on 16 GPUs and on more, 2 on 8 to 15
+    assert hours(24) == pytest.approx(hours(16), rel=1e-3) == pytest.approx(hours(12) / 2, rel=1e-3)
+    assert hours(8) == pytest.approx(hours(12), rel=1e-3)
 
 
 ONE_CORE = Device("CPU, 1 core", 24 * GIB, 490e9, HOST, PCIE, is_cpu=True, full_flops=110e9)

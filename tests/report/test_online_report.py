@@ -15,8 +15,8 @@ from test_page import Page
 from online_files import CONFIG, DRIFT, KUHN, SIGN, evaluation, metrics, write_online
 from spag.cli.tables import print_run
 from spag.config.files import dump_config, parse_config
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.evaluation.arena.standings import arena_report
 from spag.games import get
@@ -137,7 +137,7 @@ def test_exact_figures_are_of_the_arena_with_its_settings(tmp_path: Path) -> Non
     config = parse_config("game: {name: nim, largest_heap: 12}\nphases: [{algorithm: reinforce}]", "test")
     (tmp_path / "config.yaml").write_text(dump_config(config))
     nim = config.game.build()
-    players = {role: Player(BotEngine(nim.bots["perfect"]), role, Sampling()) for role in nim.roles}
+    players = {role: Player(BotEngine(nim.bots["perfect"]), role, SamplingConfig()) for role in nim.roles}
     arena = arena_report(play(game_specs(nim.tasks(Split.HELD_OUT, 1, 0), 1, 0), players, game=nim), nim)
     exact = {"base": {"winning_moves": 0.4}}
     write_json(tmp_path / "arena" / "results.json", {**arena, "exact_metrics": exact})

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from run_fixtures import game, selfplay_games
 
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.games.registry import get
 from spag.report.showcase import AT_ONCE, COPIED, ShownGame, pick_games
@@ -62,7 +62,7 @@ def test_another_game_shows_its_own_signs() -> None:
     specs = game_specs(kuhn.tasks(Split.TRAIN, 12, 0), 1, 0)
     clumsy = BotEngine(lambda seen, rng: rng.choice(["[check]", "[bet]", "[fold]", "[call]", "My card is good."]))
     best, odd = pick_games(
-        play(specs, dict.fromkeys(kuhn.roles, Player(clumsy, "clumsy", Sampling())), game=kuhn), kuhn
+        play(specs, dict.fromkeys(kuhn.roles, Player(clumsy, "clumsy", SamplingConfig())), game=kuhn), kuhn
     )
     assert best and all(
         shown.label.startswith(("player_0 wins the pot after", "player_1 wins the pot after")) for shown in best

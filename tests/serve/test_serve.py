@@ -24,11 +24,13 @@ from starlette.testclient import TestClient
 from transformers import AutoTokenizer
 
 import forked
+from samplings import sampling_with
 from spag.cli import main
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, EngineError
+from spag.core.options import SamplingConfig
 from spag.core.seeds import derive_seed
-from spag.engines.base import Request, Sampling
+from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.setup import Backend
@@ -85,8 +87,8 @@ def direct(model_folder: Path) -> Callable[..., Any]:
     ) -> Any:
         model = load_model(str(model_folder), dtype="float32", device="cpu")
         engine = TransformersEngine(model, load_tokenizer(str(model_folder)), style=style, concurrency=1)
-        defaults = {"temperature": 1.0, "min_new_tokens": 0, "strip": False}
-        engine.submit(Request("x", prompt, Sampling(**{**defaults, **sampling}), derive_seed(seed, "0"), stop))
+        defaults = {"temperature": 1.0, "min_new_tokens": 0}
+        engine.submit(Request("x", prompt, sampling_with(**{**defaults, **sampling}), derive_seed(seed, "0"), stop))
         [done] = engine.poll()
         return done
 
@@ -160,7 +162,7 @@ def test_a_conversation_is_read_by_the_models_template(
     text = "<system>Be brief.</s><user>Hello</s><assistant>"
     model = load_model(str(chat_folder), dtype="float32", device="cpu")
     engine = TransformersEngine(model, load_tokenizer(str(chat_folder)), style=PromptStyle.RENDERED, concurrency=1)
-    sampling = Sampling(temperature=1.0, max_new_tokens=10, min_new_tokens=0, strip=False)
+    sampling = SamplingConfig(temperature=1.0, max_new_tokens=10, min_new_tokens=0)
     engine.submit(Request("x", text, sampling, derive_seed(5, "0")))
     [expected] = engine.poll()
     [choice] = answer.choices
@@ -507,6 +509,12 @@ def test_what_cannot_be_served_is_refused_at_once(arguments: list[str], says: st
     options = ["--set", "engine.backend=transformers", "--set", "model.device=cpu"]
     answer = CliRunner().invoke(main, ["serve", *arguments, *options], env={"SPAG_WEB_TOKEN": ""})
     assert (answer.exit_code, says in answer.stderr) == (2, True), answer.stderr
+
+
+def test_the_largest_top_k_switches_nothing_off(http: TestClient) -> None:
+    """It is more than our settings take."""
+    whole, all_tokens = (http.post("/v1/completions", json={**TEXT, "seed": 1, "top_k": k}) for k in (0, 2**31))
+    assert all_tokens.status_code == 200 and all_tokens.json()["choices"] == whole.json()["choices"]
 
 
 def test_both_names_of_the_limit_and_no_log_probabilities_may_be_asked_for(http: TestClient) -> None:

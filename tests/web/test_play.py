@@ -10,11 +10,13 @@ import pytest
 from starlette.testclient import TestClient
 from web_fixtures import HOSTILE, TypingEngine, at_once, bot_games, fail, make_run, site, visitor
 
+from samplings import sampling_with
 from spag.config.files import dump_config
 from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.errors import ModelError
+from spag.core.options import SamplingConfig
 from spag.core.types import Task
-from spag.engines.base import Engine, Request, Sampling
+from spag.engines.base import Engine, Request
 from spag.engines.opening import open_model
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import ModelThread
@@ -234,7 +236,7 @@ def test_an_empty_reply_is_drawn_again_twice_and_then_stands(run: Path) -> None:
 
 def test_a_cut_thought_is_marked() -> None:
     state, models = TABOO.start(task_of("river"), 0), ModelPool(at_once(lambda request: "<think>Water, but"))
-    match = WebMatch(TABOO, state, "defender", "imitation", models, Sampling(thought_tokens=5))
+    match = WebMatch(TABOO, state, "defender", "imitation", models, sampling_with(thought_tokens=5))
     while match.reply:
         match.advance()
     [said] = match.state.history
@@ -305,7 +307,7 @@ def test_a_local_model_can_be_watched_while_it_speaks(model_folder: Path) -> Non
         )
 
     thread, pause = ModelThread(opened), threading.Event()
-    reply = thread.ask(Request("a", "Hello", Sampling(max_new_tokens=300, min_new_tokens=300), 1))
+    reply = thread.ask(Request("a", "Hello", SamplingConfig(max_new_tokens=300, min_new_tokens=300), 1))
     seen = {""}
     while reply.completion is None and reply.error is None:
         seen.add(reply.text_so_far)
@@ -313,7 +315,7 @@ def test_a_local_model_can_be_watched_while_it_speaks(model_folder: Path) -> Non
     assert reply.error is None
     assert reply.completion is not None
     assert len(seen) > 3
-    assert all(reply.completion.text.startswith(text.rstrip("\ufffd").rstrip()) for text in seen)
+    assert all(reply.completion.text.strip().startswith(text.rstrip("\ufffd").rstrip()) for text in seen)
     thread.close()
 
 

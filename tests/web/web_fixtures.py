@@ -17,8 +17,9 @@ from spag.config.files import dump_config, parse_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import EngineError
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
+from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.engines.bot import BotEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
@@ -141,7 +142,7 @@ def bot_games(name: str, path: Path) -> Path:
     """Write 12 games of a game's first bot against itself."""
     game = get(name)
     bot, move = next(iter(game.bots.items()))
-    player = Player(BotEngine(move), f"bot:{bot}", Sampling())
+    player = Player(BotEngine(move), f"bot:{bot}", SamplingConfig())
     write_rows(
         path, play(game_specs(game.tasks(Split.TRAIN, 12, 0), 1, 0), dict.fromkeys(game.roles, player), game=game)
     )
@@ -151,7 +152,7 @@ def bot_games(name: str, path: Path) -> Path:
 Reply = Callable[[Request], str]
 
 
-class TypingEngine:
+class TypingEngine(Engine):
     """An engine whose replies grow word by word, each when the test lets it: ``say(2)`` brings two more words,
     ``say()`` all of them.
     """

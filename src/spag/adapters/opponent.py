@@ -12,8 +12,9 @@ from threading import Lock
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError
+from spag.core.options import SamplingConfig
 from spag.core.types import State, Utterance
-from spag.engines.base import Engine, Sampling
+from spag.engines.base import Engine
 from spag.engines.opening import open_player
 from spag.engines.players import Kind, bot_of, kind_of
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
@@ -52,7 +53,7 @@ class Opponent(AbstractContextManager["Opponent"]):
 
     game: Game
     open_engine: Callable[[], Engine]
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     limit_s: float = REPLY_LIMIT_S
 
     def __post_init__(self) -> None:

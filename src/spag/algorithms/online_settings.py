@@ -106,13 +106,13 @@ class OnlineSettings(UpdateSettings):
     minibatches: Count = Field(1, description="updates per pass")
     clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
         0.2,
-        description="importance ratios are clipped to 1 -/+ this; their denominator is the policy before the first of "
-        "several updates, with overlap the one that played",
+        description="importance ratios are clipped to 1 -/+ this, relative to the policy at the start of the step or, "
+        "with overlap, the policy that played",
     )
     correction: Literal["token", "sequence", "mask"] = Field(
         "token",
-        description="importance weight of the trainer's policy against what the engine drew from. token: each "
-        "token's, truncated; sequence: the utterance's, truncated; mask: each token's, 0 outside 1/limit to limit",
+        description="importance weight of the trainer's policy relative to the engine's sampling distribution. token: "
+        "each token's, truncated; sequence: the utterance's, truncated; mask: each token's, 0 outside 1/limit to limit",
     )
     correction_limit: Annotated[float, Field(ge=1.0, le=1000.0)] = Field(2.0, description="limit of that weight")
     entropy_coef: NonNegative = Field(0.0, description="weight of the tokens' entropy at the first step")

@@ -62,8 +62,8 @@ class UpdateSettings(Section):
     learning_rate: Positive = Field(5e-6, description="peak learning rate")
     lr_scheduler: Literal["cosine", "linear", "constant", "warmup_decay", "warmup_decay_0.13"] = Field(
         "cosine",
-        description="shape after a linear warm-up; or DeepSpeed's WarmupDecayLR (logarithmic warm-up, linear decay): "
-        "warmup_decay, or warmup_decay_0.13 with the late start of upstream's release",
+        description="cosine, linear, constant: shape after linear warm-up. warmup_decay: DeepSpeed's WarmupDecayLR "
+        "(logarithmic warm-up, linear decay). warmup_decay_0.13: the same with DeepSpeed 0.13's off-by-one first step",
     )
     warmup_ratio: Fraction = Field(0.03, description="share of the updates in which the learning rate rises")
     weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
@@ -80,7 +80,7 @@ class UpdateSettings(Section):
     gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
     lora: LoraConfig | None = Field(
         None,
-        description="train a LoRA adapter instead of all weights; null: all weights, or the adapter that the start has",
+        description="train a LoRA adapter instead of all weights; null: all weights, or the adapter of the start model",
     )
     processes: Count | None = Field(
         None,

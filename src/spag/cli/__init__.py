@@ -4,7 +4,7 @@ Heavy libraries are imported inside the commands, so that ``spag --help`` answer
 
 Exit statuses: 0 done; 1 done in part, or the answer is no (``spag eval`` left tasks out, ``spag doctor`` finds nothing
 that plays); 2 an error in arguments, settings or data, in one line; 3 it does not fit (``spag plan``, ``spag doctor``,
-``spag run --dry-run``); 130 stopped by Ctrl-C, 143 by SIGTERM (docs/cli.md).
+``spag run --dry-run``); 130 stopped by Ctrl-C, 143 by SIGTERM, but a server 0 (docs/cli.md).
 """
 
 import errno

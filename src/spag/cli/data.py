@@ -101,11 +101,7 @@ def words_command(source: str, top: int, split: str, language: str, output: Path
 @click.option("--language", metavar="CODE", help="Taboo's language: en, de, fr or es. [default: the file's, or en]")
 @click.option("--show", type=click.IntRange(min=0), default=0, help="Print the first N games, with the judge's reason.")
 @json_option
-@click.option(
-    "--output",
-    type=ANY_PATH,
-    help="File for the episodes as judged now, cut where the judge ends them.",
-)
+@click.option("--output", type=ANY_PATH, help="Write the re-judged episodes, truncated at the judged end.")
 def judge_command(
     episodes: Path, mode: str | None, language: str | None, show: int, as_json: bool, output: Path | None
 ) -> None:

@@ -228,6 +228,11 @@ def read_config(config_name: str | None, overrides: tuple[str, ...] = (), *, def
     return parse_config(defaults, "command line", given) if config_name is None else load_config(config_name, given)
 
 
+def asks_for_game() -> bool:
+    """Whether one of the command's options is about the config's game."""
+    return any(one.startswith("game") for one in click.get_current_context().meta.get(_OVERRIDES, ()))
+
+
 def print_json(result: object) -> None:
     """Print a result, in which dataclasses become objects."""
     click.echo(json.dumps(result, indent=2, default=asdict))

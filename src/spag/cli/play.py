@@ -9,6 +9,7 @@ import click
 from spag.cli.options import (
     AMOUNT,
     ANY_PATH,
+    asks_for_game,
     config_options,
     entrants,
     game_option,
@@ -42,7 +43,9 @@ force_option = click.option("--force", is_flag=True, help="Replace games that ot
 @click.option("--count", type=click.IntRange(min=1), help="Number of tasks, drawn by seed. [default: the config's]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
 @prompts_option
-@click.option("--price", nargs=2, type=AMOUNT, metavar="IN OUT", help="Endpoints' USD per million tokens, in and out.")
+@click.option(
+    "--price", nargs=2, type=AMOUNT, metavar="IN OUT", help="Endpoint price in USD per million input and output tokens."
+)
 @json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file; games already in it are kept.")
 @force_option
@@ -62,8 +65,9 @@ def play_command(
     FIRST and SECOND play the game's roles in order (spag games lists them). Each is a model: a hub id, a folder, a GGUF
     file, smollm2-135m, openai:MODEL for an OpenAI-compatible endpoint (OPENAI_BASE_URL and OPENAI_API_KEY in the
     environment), or bot:NAME, a scripted player of the game. SECOND defaults to FIRST, and FIRST to the config's model.
-    Sampling and tasks are those of the config's first phase that plays. The same command resumes; a file with games of
-    other players or settings is refused without --force.
+    Sampling, tasks and game are those of the config's first phase that plays; --game or another option about the game
+    selects the config's game instead. The same command resumes; a file with games of other players or settings is
+    refused without --force.
     """
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
@@ -75,12 +79,12 @@ def play_command(
     from spag.runs.execute import resolve_dtype
     from spag.runs.machine_checks import check_players
 
-    config = read_config(config_name)
+    config, settings = _playing(read_config(config_name))
     first = first or config.model.name
     second = second or first
     bots = not any(map(is_local, (first, second)))
     config = resolve_dtype(config, lambda measure: played_dtype(output) or measure(), here=bots)
-    setup, settings = PlaySetup.of(config, open_reporter()), _play_settings(config)
+    setup = PlaySetup.of(config, open_reporter())
     tasks = _tasks(setup.game, settings, count, derive_seed(config.seed, "words"))
     greedy = {"temperature": 0.0} if testing else {}
     players = {
@@ -104,14 +108,17 @@ def play_command(
         print_play(summary, setup.game, price)
 
 
-def _play_settings(config: "RunConfig") -> "IterationSettings | OnlineSettings":
-    """Return the options of the first phase that plays; without one, SPAG's defaults."""
+def _playing(config: "RunConfig") -> "tuple[RunConfig, IterationSettings | OnlineSettings]":
+    """Return the options of the first phase that plays, without one SPAG's defaults, and the config with its game."""
     from spag.algorithms.online_settings import OnlineSettings
     from spag.algorithms.settings import IterationSettings
     from spag.algorithms.spag import SpagSettings
 
-    found = (phase.settings for phase in config.phases)
-    return next((one for one in found if isinstance(one, IterationSettings | OnlineSettings)), SpagSettings())
+    for phase in config.phases:
+        if isinstance(settings := phase.settings, IterationSettings | OnlineSettings):
+            game = config.game if asks_for_game() else config.game_of(phase)
+            return config.model_copy(update={"game": game}), settings
+    return config, SpagSettings()
 
 
 def _tasks(
@@ -153,8 +160,8 @@ def arena_command(
 
     A MODEL is what spag play takes, a LoRA adapter folder, or mixture:FOLDER, of which each game draws one model.
     Every pair plays every task in both role assignments. NAME=MODEL gives a model a short name. Ratings are relative to
-    the first model. The same command resumes; with more models it plays only their games. A file with games of a model
-    that was trained again since is refused without --force.
+    the first model. The same command resumes; with more models it plays only their games. If a model has been
+    retrained since its games were played, the command stops unless --force is given.
     """
     from spag.cli.tables import print_arena
     from spag.engines.players import CONSTANT, bot_names

@@ -59,8 +59,8 @@ def train_command(
     the config's first phase with that algorithm: --set spag.learning_rate=1e-6. The same command resumes.
     """
     from spag.algorithms.settings import TeacherSettings
+    from spag.learning.job import TrainingJob
     from spag.learning.launch import train_on
-    from spag.learning.worker import TrainingJob
     from spag.runs.execute import resolve_dtype
     from spag.runs.layout import check_free
     from spag.runs.machine_checks import check_machine

@@ -2,18 +2,12 @@
 
 from collections.abc import Iterator
 
-from spag.algorithms.settings import OfflineSettings, UpdateSettings
-from spag.core.visible import counted
+from spag.algorithms.settings import UpdateSettings
 
 
-def training_refusals(settings: UpdateSettings, processes: int, dtype: str) -> Iterator[str]:
-    """Yield why ``processes`` processes cannot train with ``settings`` and ``model.dtype``."""
+def training_refusals(settings: UpdateSettings, dtype: str) -> Iterator[str]:
+    """Yield why training cannot work with ``settings`` and ``model.dtype``."""
     kind, lora = settings.parallel, settings.lora
-    together = settings.micro_batch_size * processes
-    if isinstance(settings, OfflineSettings) and settings.global_batch_size % together:
-        what = f"micro_batch_size={settings.micro_batch_size} times {counted(processes, 'process', 'processes')}"
-        fix = f"set it to {together * max(1, round(settings.global_batch_size / together))}"
-        yield f"global_batch_size={settings.global_batch_size} is not a multiple of {what}; {fix}"
     if kind != "replicas" and lora is not None and lora.quantize:
         yield f"parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas"
     if kind != "replicas" and settings.optimizer == "adamw_8bit":

@@ -81,22 +81,23 @@ class EngineConfig(Section):
     concurrency: Count = Field(32, description="utterances generated concurrently")
     in_flight: Count | None = Field(
         None,
-        description="concurrent games; null: concurrency for each model that plays. More helps if games share prompts",
+        description="concurrent games; null: concurrency for each model that plays. Raise it when many games share "
+        "prompts",
     )
     backend: Literal["auto", "transformers", "vllm"] = Field(
-        "auto", description="what generates text; auto: vLLM on a GPU if it is installed, else transformers"
+        "auto", description="generation backend; auto: vLLM on a GPU if it is installed, else transformers"
     )
     max_length: Count = Field(4096, description="vLLM: context length, prompt and utterance together, in tokens")
     memory: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
         None,
-        description="vLLM: share of the GPU's memory, or of free CPU memory, for all open engines together; null: 0.9, "
-        "what training leaves on a GPU that also trains, what the games need on a CPU",
+        description="vLLM: share of the GPU's memory, or of free CPU memory, for all open engines together; null: 0.9 "
+        "on a dedicated GPU; whatever training leaves on a shared one; on a CPU, what the games need",
     )
     tensor_parallel: Count = Field(1, description="vLLM: GPUs that share one copy of the model")
     data_parallel: Count | None = Field(
         None,
-        description="vLLM: replicas of the model, each on its own GPUs or CPU cores; null: all visible GPUs, but one "
-        "replica on CPUs, in each of several training processes, and in each Ray actor",
+        description="vLLM: replicas of the model, each on its own GPUs or CPU cores; null: as many as "
+        "fit the visible GPUs, but only one on a CPU, in each of several training processes and in each Ray actor",
     )
 
     @property

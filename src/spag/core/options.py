@@ -86,7 +86,7 @@ class ThinkingConfig(Section):
     """Private reasoning before each utterance."""
 
     enabled: bool = Field(False, description="players reason in private first; chat templates get enable_thinking")
-    max_tokens: Count = Field(1024, description="longest thought, in tokens, marks counted; a longer one is cut")
+    max_tokens: Count = Field(1024, description="longest thought, in tokens, tags included; a longer one is cut")
     on_cut: Literal["silence", "retry"] = Field(
         "silence",
         description="silence: a cut thought is an empty utterance, which loses the turn, and is illegal in a game of "
@@ -95,7 +95,7 @@ class ThinkingConfig(Section):
 
 
 class SamplingConfig(Section):
-    """How a player samples."""
+    """How a player samples. Tokens of an unclosed thought count for ``min_new_tokens`` too, with vLLM those of any."""
 
     temperature: Temperature = Field(1.2, description="0 is greedy (the paper's testing mode)")
     top_p: Fraction = Field(1.0, description="nucleus sampling; 1 switches it off")
@@ -106,9 +106,14 @@ class SamplingConfig(Section):
     published: bool = Field(
         False,
         description="treat texts as the published code does: white space around an utterance stays in the history, an "
-        "empty utterance stands (else it is sampled again, twice at most), and a prompt of more than 2,048 tokens "
-        "loses its beginning",
+        "empty utterance stands (else, outside online phases, it is sampled again, twice at most), and a prompt of "
+        "more than 2,048 tokens loses its beginning",
     )
+
+    @property
+    def thinks(self) -> bool:
+        """Whether a thought may come before the utterance."""
+        return self.thinking.enabled
 
     @property
     def thought_tokens(self) -> int:

@@ -1,58 +1,23 @@
-"""The engine protocol: text in, text out, asynchronous. Every engine passes the same conformance test
+"""The interface of engines: text in, text out, asynchronous. Every engine passes the same conformance test
 (tests/engines/test_conformance.py).
 
 An engine takes requests one at a time with ``submit`` and returns whatever has finished with ``poll``, in any order.
 The caller keeps as many requests in flight as ``concurrency`` suggests; an engine must accept more and queue them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from spag.core.errors import EngineError
+from spag.core.options import SamplingConfig
 from spag.core.thinking import OPEN, find_answer, speech_spans
 from spag.core.types import Observation
 
 if TYPE_CHECKING:
     from torch import Size, Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Sampling parameters. ``temperature`` 0 is greedy; ``top_p`` 1 and ``top_k`` 0 switch those filters off.
-
-    ``max_prompt_tokens`` is the longest prompt, in tokens: a longer one loses its beginning; 0 keeps all. ``strip``
-    drops white space around the text. The runner resamples an empty utterance up to ``empty_retries`` times.
-    ``min_new_tokens`` is the shortest utterance; tokens of an unclosed thought count too, with vLLM those of any.
-    ``thought_tokens`` is the longest thought before the utterance, in tokens; 0 switches thinking off. With
-    ``retry_cut``, an utterance that is empty because its thought was cut is also sampled again.
-    """
-
-    temperature: float = 1.2
-    top_p: float = 1.0
-    top_k: int = 0
-    max_new_tokens: int = 256
-    min_new_tokens: int = 2
-    max_prompt_tokens: int = 0
-    strip: bool = True
-    empty_retries: int = 2
-    thought_tokens: int = 0
-    retry_cut: bool = False
-
-    @property
-    def thinking(self) -> bool:
-        """Whether a thought may come before the utterance."""
-        return self.thought_tokens > 0
-
-    @property
-    def most_tokens(self) -> int:
-        """The longest reply, in tokens: thought and utterance."""
-        return self.thought_tokens + self.max_new_tokens
-
-    def trim(self, text: str) -> str:
-        """Return ``text``, stripped if ``strip`` is set."""
-        return text.strip() if self.strip else text
 
 
 class FinishReason(StrEnum):
@@ -80,7 +45,7 @@ class Request:
 
     id: str
     prompt: str
-    sampling: Sampling
+    sampling: SamplingConfig
     seed: int
     stop: tuple[str, ...] = ()
     observation: Observation | None = None
@@ -91,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished request. ``text`` is stripped of surrounding white space, unless the request's sampling keeps it.
+    """A finished request. ``text`` keeps the white space around it.
 
     ``prompt_ids`` are the prompt's tokens as the model saw them, BOS and chat template included; ``token_ids`` the
     sampled tokens (including an end-of-sequence token), ``logprobs`` their log-probabilities under the model's raw
@@ -142,9 +107,9 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
     return None
 
 
-def token_limit(sampling: Sampling, text: str, closed_at: int | None) -> int:
+def token_limit(sampling: SamplingConfig, text: str, closed_at: int | None) -> int:
     """Return the most tokens of a reply, given its ``text`` so far and how many of its tokens end its thought."""
-    if not sampling.thought_tokens:
+    if not sampling.thinks:
         return sampling.max_new_tokens
     if closed_at is not None:
         return closed_at + sampling.max_new_tokens
@@ -154,62 +119,6 @@ def token_limit(sampling: Sampling, text: str, closed_at: int | None) -> int:
 
 class RequestError(EngineError):
     """A request that an engine cannot answer. The engine goes on with others."""
-
-
-class Engine(Protocol):
-    """Generates completions for one model."""
-
-    concurrency: int
-    """How many requests it can process at once; a hint for the caller."""
-
-    def submit(self, request: Request) -> None:
-        """Queue a request. Returns at once; the work may happen in ``poll``. Raises ``RequestError``."""
-
-    def poll(self) -> list[Completion]:
-        """Return the completions finished since the last call. May block, but not if nothing is in flight.
-
-        Raises ``EngineError`` if the engine cannot go on.
-        """
-
-    def close(self) -> None:
-        """Free the model, connections and processes. Further calls are errors; closing twice is fine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Player:
-    """The player of a role: its engine, its model's recorded name, and its sampling."""
-
-    engine: Engine
-    model: str
-    sampling: Sampling
-
-
-@runtime_checkable
-class WakingEngine(Engine, Protocol):
-    """An engine whose ``poll`` another thread can interrupt, so that new requests join those in flight at once."""
-
-    def wake(self) -> None:
-        """Let ``poll`` return soon."""
-
-
-@runtime_checkable
-class StreamingEngine(Engine, Protocol):
-    """An engine that shows replies as they grow."""
-
-    def partial(self, request_id: str) -> str | None:
-        """Return a request's text so far, ``None`` if unknown. Other threads may call this while ``poll`` runs."""
-
-
-@runtime_checkable
-class UpdatableEngine(Engine, Protocol):
-    """An engine whose weights can change while it is open."""
-
-    def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """Replace weights, named as in the loaded model's ``named_parameters``, and drop all caches of the old ones.
-
-        Call it while nothing is in flight. Weights that are not named stay; for whole models, an engine may require all
-        of them. Raises ``EngineError`` for names or shapes that do not fit.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,52 +131,86 @@ class GroupPlace:
     rank: int = 0
 
 
-@runtime_checkable
-class GroupedEngine(UpdatableEngine, Protocol):
-    """An engine whose processes can form a group with a trainer on another device, which broadcasts new weights."""
+class Engine(ABC):
+    """Generates completions for one model. By default, what only some engines can do does nothing or is refused."""
 
-    def group_size(self) -> tuple[str, int]:
-        """Return the version of what broadcasts, equal in the whole group, and how many processes take part. Raises
-        ``EngineError`` if this engine cannot.
+    concurrency: int
+    """How many requests it can process at once; a hint for the caller."""
+    trains_here: ClassVar[bool] = False
+    """Whether it is in the process that trains its model, whose weights it can share: cheap to open again."""
+
+    @abstractmethod
+    def submit(self, request: Request) -> None:
+        """Queue a request. Returns at once; the work may happen in ``poll``. Raises ``RequestError``."""
+
+    @abstractmethod
+    def poll(self) -> list[Completion]:
+        """Return the completions finished since the last call. May block, but not if nothing is in flight.
+
+        Raises ``EngineError`` if the engine cannot go on.
         """
 
+    @abstractmethod
+    def close(self) -> None:
+        """Free the model, connections and processes. Further calls are errors; closing twice is fine."""
+
+    def wake(self) -> None:  # noqa: B027 - most need not
+        """Let ``poll``, in another thread, return soon, so that new requests join those in flight at once."""
+
+    def partial(self, request_id: str) -> str | None:
+        """Return a request's text so far, ``None`` if unknown. Other threads may call this while ``poll`` runs."""
+        return None
+
+    # Nothing may be in flight during the following.
+
+    def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """Replace weights, named as in the loaded model's ``named_parameters``, and drop all caches of the old ones.
+
+        Weights that are not named stay; for whole models, an engine may require all of them. Raises ``EngineError`` for
+        names or shapes that do not fit.
+        """
+        raise EngineError(f"{type(self).__name__} takes no new weights; train a model that plays here")
+
+    def share_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """Like ``update_weights``, but the tensors themselves, of any shape, may be used, if their type and device
+        match the model's. They may change while nothing is in flight; pass them again before the next request.
+        """
+        self.update_weights(weights)
+
+    def group_size(self) -> tuple[str, int]:
+        """Return how the engine would join a group with a trainer on another device, which broadcasts new weights: the
+        version of what broadcasts, equal in the whole group, and how many processes take part. Raises ``EngineError``
+        if it cannot.
+        """
+        raise EngineError(f"{type(self).__name__} can join no group")
+
     def join_group(self, place: GroupPlace) -> str | None:
-        """Join a group, and leave the previous one; returns when all have joined, or the reason why it cannot."""
+        """Join such a group, and leave the previous one; returns when all have joined, or the reason why it cannot."""
+        raise NotImplementedError
 
     def receive_weights(self, update: "Mapping[str, Any]") -> None:
         """Like ``update_weights``, with weights that the trainer broadcasts meanwhile: ``update`` describes them.
         Raises ``EngineError``; then the engine is of no more use.
         """
-
-
-@runtime_checkable
-class RestingEngine(Engine, Protocol):
-    """An engine that can release GPU memory while nobody plays."""
+        raise NotImplementedError
 
     def rest(self) -> bool:
-        """Release memory, if it was opened to; the next request or new weights reclaim it. Nothing may be in flight.
-        Returns whether weights that it was given are lost and must be given again before the next request.
+        """Release GPU memory, if it was opened to; the next request or new weights reclaim it. Returns whether weights
+        that it was given are lost and must be given again before the next request.
         """
+        return False
+
+    def forget(self) -> None:  # noqa: B027 - most keep none
+        """Free the caches of earlier requests: keys, values and logits."""
 
 
-@runtime_checkable
-class CachingEngine(Engine, Protocol):
-    """An engine whose caches outlive the requests that filled them."""
+@dataclass(frozen=True, slots=True)
+class Player:
+    """The player of a role: its engine, its model's recorded name, and its sampling."""
 
-    def forget(self) -> None:
-        """Free the caches of earlier requests: keys, values and logits. Nothing may be in flight."""
-
-
-@runtime_checkable
-class SharingEngine(UpdatableEngine, CachingEngine, Protocol):
-    """An engine in the process that trains its model, so that it needs no memory for weights."""
-
-    def share_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """Like ``update_weights``, but use the tensors themselves, of any shape, if their type and device match the
-        model's.
-
-        They may change while nothing is in flight; pass them again before the next request.
-        """
+    engine: Engine
+    model: str
+    sampling: SamplingConfig
 
 
 def check_shapes(weights: "Mapping[str, Tensor]", shapes: "Mapping[str, Size]") -> None:

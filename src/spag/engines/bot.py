@@ -2,12 +2,12 @@
 
 import random
 
-from spag.engines.base import Completion, FinishReason, Request
+from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.games.base import Bot
 
 
-class BotEngine:
-    """Satisfies ``spag.engines.base.Engine``. The request's seed determines the draw."""
+class BotEngine(Engine):
+    """The request's seed determines the draw."""
 
     def __init__(self, bot: Bot, *, concurrency: int = 32) -> None:
         self.concurrency = concurrency

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
 from spag.core.errors import ConfigError
-from spag.engines.base import CachingEngine, Engine, Player, UpdatableEngine
+from spag.engines.base import Engine, Player
 from spag.engines.bot import BotEngine
-from spag.engines.players import Kind, PlayerConfig, bot_of, is_local, kind_of, sampling_of, split_name
+from spag.engines.players import Kind, PlayerConfig, bot_of, is_local, kind_of, split_name
 from spag.engines.roles import RoleEngine
 from spag.engines.turns import take_turns
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
@@ -81,7 +81,7 @@ class KeptModels:
             wanted = [*dict.fromkeys([*models, *(one for one, its in self._bases.items() if its <= bases)])]
             self._open = dict(zip(wanted, self._opener(wanted, engine, self._stack, note), strict=True))
         for model, one in self._open.items():
-            if model not in models and isinstance(one, CachingEngine):
+            if model not in models:
                 one.forget()  # else the cache of each model that has played stays
         return [self._open[model] for model in models]
 
@@ -108,9 +108,7 @@ def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) 
     of ``names`` is opened: the others cost as much each, so they are opened when needed.
     """
     if isinstance(engine, PlannedEngine) and engine.in_turn:
-        only = open_model(model, engine)
-        assert isinstance(only, UpdatableEngine)  # a model in training
-        return take_turns(only, names, cache(partial(_first_weights, model)))
+        return take_turns(open_model(model, engine), names, cache(partial(_first_weights, model)))
     parts = _parts(model)
     adapters = all(adapter_base(expanded(part.name)) for part in parts)
     if not adapters or backend_of(parts[0], engine, logger.info) is not Backend.VLLM:
@@ -147,7 +145,7 @@ def open_matches(
     models = [one for one in configs if one not in engines]
     engines |= zip(models, open_models(models, engine, stack, note), strict=True)
     return [
-        {role: Player(engines[one.model], one.name, sampling_of(one.sampling)) for role, one in players.items()}
+        {role: Player(engines[one.model], one.name, one.sampling) for role, one in players.items()}
         for players in matches
     ]
 

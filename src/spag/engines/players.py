@@ -16,7 +16,6 @@ from enum import StrEnum
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.options import SamplingConfig
-from spag.engines.base import Sampling
 from spag.games.base import Bot, Game
 from spag.models.finding import ADAPTER_CONFIG
 from spag.models.roles import ROLES
@@ -108,22 +107,6 @@ def identity_of(model: ModelConfig) -> dict[str, str]:
     from spag.models.identity import weights_digest  # noqa: PLC0415 - imports huggingface_hub
 
     return {"weights": weights_digest(name), "dtype": model.dtype, "prompt_style": model.prompt_style}
-
-
-def sampling_of(config: SamplingConfig) -> Sampling:
-    """Turn the settings into the engine's plain arguments."""
-    return Sampling(
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        max_new_tokens=config.max_new_tokens,
-        min_new_tokens=config.min_new_tokens,
-        max_prompt_tokens=config.max_prompt_tokens,
-        strip=not config.published,
-        empty_retries=config.empty_retries,
-        thought_tokens=config.thought_tokens,
-        retry_cut=config.thinking.on_cut == "retry",
-    )
 
 
 def endpoint_environment(models: Iterable[ModelConfig]) -> dict[str, str]:

@@ -34,12 +34,12 @@ class TokenizedRequest:
 
     def before_stop(self, text: str) -> str | None:
         """Return the part of a reply's text before its first stop; ``None`` if it has none."""
-        thinking, tagged = self.request.sampling.thinking, self.style is PromptStyle.TAGGED
+        thinking, tagged = self.request.sampling.thinks, self.style is PromptStyle.TAGGED
         return text_before_stop(text, self.request.stop, thinking=thinking, tagged=tagged)
 
     def spoken(self, text: str) -> str:
         """Return a reply's text with only its thought in marks."""
-        return spoken(text, self.style, thinking=self.request.sampling.thinking)
+        return spoken(text, self.style, thinking=self.request.sampling.thinks)
 
     def completion(
         self,
@@ -54,7 +54,7 @@ class TokenizedRequest:
         """Return a reply with ``text``, from ``decode`` or ``before_stop``, as a completion."""
         return Completion(
             id=self.request.id,
-            text=self.request.sampling.trim(self.spoken(text)),
+            text=self.spoken(text),
             finish_reason=reason,
             prompt_tokens=len(self.prompt),
             completion_tokens=len(ids),
@@ -79,16 +79,16 @@ def tokenize(
     more than ``most`` tokens (``None``: no limit). Raises ``RequestError`` for an empty prompt.
     """
     sampling = request.sampling
-    ids = _encode(tokenizer, request.prompt, style, thinking=sampling.thinking)
+    ids = _encode(tokenizer, request.prompt, style, thinking=sampling.thinks)
     if not ids:
         raise RequestError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
     prompt = tuple(ids[-sampling.max_prompt_tokens :])  # 0 keeps all
     refusal = ""
     if most and len(prompt) + sampling.most_tokens > most:
-        thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thinking else ""
+        thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thinks else ""
         what = f"a prompt of {len(prompt)} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
         refusal = f"{what} exceed the context length of {most} tokens; {fix}"
-    opening = opening_of(tokenizer, prompt, style, thinking=sampling.thinking)
+    opening = opening_of(tokenizer, prompt, style, thinking=sampling.thinks)
     return TokenizedRequest(request, tokenizer, style, prompt, len(prompt) < len(ids), opening, refusal)
 
 

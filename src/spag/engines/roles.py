@@ -4,25 +4,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spag.core.errors import EngineError
-from spag.engines.base import (
-    CachingEngine,
-    Completion,
-    Engine,
-    Request,
-    RequestError,
-    RestingEngine,
-    StreamingEngine,
-    UpdatableEngine,
-    WakingEngine,
-)
+from spag.engines.base import Completion, Engine, Request, RequestError
 from spag.models.roles import adapter_name, weights_of_adapter
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class RoleEngine:
-    """Satisfies ``UpdatableEngine``. ``engines``: at least one, by role (``GAME/ROLE``)."""
+class RoleEngine(Engine):
+    """``engines``: at least one, by role (``GAME/ROLE``)."""
 
     def __init__(self, name: str, engines: Mapping[str, Engine]) -> None:
         self.name, self.engines = name, dict(engines)
@@ -43,15 +33,12 @@ class RoleEngine:
         return []
 
     def wake(self) -> None:
-        """See ``WakingEngine``; applies to engines of adapters that can be woken."""
         for engine in self.engines.values():
-            if isinstance(engine, WakingEngine):
-                engine.wake()
+            engine.wake()
 
     def partial(self, request_id: str) -> str | None:
-        """See ``StreamingEngine``; ``None``, too, if the engines cannot tell."""
-        asked = (engine for engine in self.engines.values() if isinstance(engine, StreamingEngine))
-        return next((text for engine in asked if (text := engine.partial(request_id)) is not None), None)
+        found = (engine.partial(request_id) for engine in self.engines.values())
+        return next((text for text in found if text is not None), None)
 
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
         """Give each adapter its weights. Names are those of a model with all adapters (``adapter_name``)."""
@@ -59,21 +46,16 @@ class RoleEngine:
         if sum(map(len, own.values())) < len(weights):
             raise EngineError(f"{self.name}: new weights are not those of its adapters, for {', '.join(self.engines)}")
         for role, engine in self.engines.items():
-            if not isinstance(engine, UpdatableEngine):
-                raise EngineError(f"{self.name}: this engine cannot take new weights; train a model that plays here")
             if own[role]:
                 engine.update_weights(own[role])
 
     def rest(self) -> bool:
-        """See ``RestingEngine``; applies to engines of adapters that can rest."""
-        lost = [engine.rest() for engine in self.engines.values() if isinstance(engine, RestingEngine)]
+        lost = [engine.rest() for engine in self.engines.values()]  # all of them
         return any(lost)
 
     def forget(self) -> None:
-        """See ``CachingEngine``; applies to engines of adapters that keep caches."""
         for engine in self.engines.values():
-            if isinstance(engine, CachingEngine):
-                engine.forget()
+            engine.forget()
 
     def close(self) -> None:
         for engine in self.engines.values():

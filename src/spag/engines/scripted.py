@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable
 
 from spag.core.thinking import ANSWER, OPEN, answered
-from spag.engines.base import Completion, FinishReason, Request, text_before_stop
+from spag.engines.base import Completion, Engine, FinishReason, Request, text_before_stop
 
 Reply = Callable[[Request], str]
 
 
-class ScriptedEngine:
-    """Satisfies ``Engine``. Each request is answered after ``latency_s`` seconds; latencies overlap. ``tagged``:
-    ``reply`` returns what a model writes after a prompt of ``PromptStyle.TAGGED``. ``context``: the longest prompt that
-    it takes, in words.
+class ScriptedEngine(Engine):
+    """Each request is answered after ``latency_s`` seconds; latencies overlap. ``tagged``: ``reply`` returns what a
+    model writes after a prompt of ``PromptStyle.TAGGED``. ``context``: the longest prompt that it takes, in words.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class ScriptedEngine:
         if self._context is not None and length > self._context:
             refusal = f"a prompt of {length} words exceeds the context length of {self._context}"
             return Completion(request.id, "", FinishReason.CONTEXT, refusal=refusal)
-        text, thinking = self._reply(request), request.sampling.thinking
+        text, thinking = self._reply(request), request.sampling.thinks
         if self._tagged:
             text = (OPEN if thinking else ANSWER) + text
         cut = text_before_stop(text, request.stop, thinking=thinking, tagged=self._tagged)
@@ -68,7 +67,7 @@ class ScriptedEngine:
         kept = " ".join(words)
         return Completion(
             id=request.id,
-            text=request.sampling.trim(answered(kept, thinking=thinking) if self._tagged else kept),
+            text=answered(kept, thinking=thinking) if self._tagged else kept,
             finish_reason=reason,
             prompt_tokens=length,
             completion_tokens=len(words),

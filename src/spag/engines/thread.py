@@ -2,7 +2,7 @@
 serve``.
 
 An engine's ``poll`` may block until something is finished. Meanwhile other threads may ask for a reply as it grows
-(``StreamingEngine``), and let ``poll`` return (``WakingEngine``).
+(``partial``), and let ``poll`` return (``wake``).
 """
 
 import logging
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from spag.core.errors import EngineError, ModelError, SpagError
 from spag.core.thinking import split_thought
-from spag.engines.base import Completion, Engine, Request, RequestError, StreamingEngine, WakingEngine
+from spag.engines.base import Completion, Engine, Request, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ class Reply:
         engine, text = self.model.engine, ""
         if (completion := self.completion) is not None:
             text = completion.text
-        elif isinstance(engine, StreamingEngine):
-            text = (engine.partial(self.request.id) or "").strip()
-        return split_thought(text).speech.strip() if self.request.sampling.thinking else text
+        elif engine is not None:
+            text = engine.partial(self.request.id) or ""
+        return (split_thought(text).speech if self.request.sampling.thinks else text).strip()
 
     def wait(self, limit_s: float) -> Completion:
         """Wait for the completion and return it. Raises ``EngineError`` if the model fails, or after ``limit_s``
@@ -113,7 +113,7 @@ class ModelThread:
     def _tell(self, reply: Reply | None) -> None:
         """Pass a request to the thread, or ``None`` to end it. Call this with the lock held."""
         self._inbox.put(reply)
-        if isinstance(self.engine, WakingEngine) and self.problem is None:
+        if self.engine is not None and self.problem is None:
             self.engine.wake()
 
     def _work(self) -> None:

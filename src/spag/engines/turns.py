@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spag.engines.base import Completion, Request, RestingEngine, UpdatableEngine
+from spag.engines.base import Completion, Engine, Request
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,17 +22,15 @@ class SharedEngine:
     flight; ``users``: how many copies are open.
     """
 
-    engine: UpdatableEngine
+    engine: Engine
     holder: "TurnEngine | None" = None
     busy: int = 0
     users: int = 0
 
 
 @dataclass(eq=False, slots=True)
-class TurnEngine:
-    """A copy. Satisfies ``UpdatableEngine`` and ``RestingEngine``. ``load`` returns its initial weights, used until it
-    gets others, which must not change while it plays.
-    """
+class TurnEngine(Engine):
+    """A copy. ``load`` returns its initial weights, used until it gets others, which must not change while it plays."""
 
     shared: SharedEngine
     load: Load
@@ -63,14 +61,14 @@ class TurnEngine:
         return finished
 
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """See ``UpdatableEngine``; takes effect at its next turn."""
+        """See ``Engine``; takes effect at its next turn."""
         self.load = lambda: weights
         if self.shared.holder is self:
             self.shared.holder = None
 
     def rest(self) -> bool:
-        """See ``RestingEngine``; lost weights are given again here."""
-        if isinstance(self.shared.engine, RestingEngine) and self.shared.engine.rest():
+        """See ``Engine``; lost weights are given again here."""
+        if self.shared.engine.rest():
             self.shared.holder = None
         return False
 
@@ -82,7 +80,7 @@ class TurnEngine:
                 self.shared.engine.close()
 
 
-def take_turns(engine: UpdatableEngine, names: Sequence[str], load: Load) -> dict[str, TurnEngine]:
+def take_turns(engine: Engine, names: Sequence[str], load: Load) -> dict[str, TurnEngine]:
     """Return a copy for each of ``names``, by name; all begin with the weights returned by ``load``."""
     shared = SharedEngine(engine)
     return {name: TurnEngine(shared, load) for name in names}

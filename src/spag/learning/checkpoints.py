@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import FREE_TO_CHANGE
 from spag.core.errors import DataError, RunError
-from spag.learning.phase import Phase
+from spag.learning.job import TrainingJob
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import check_resumable, load_shares, save_shares
 from spag.models.identity import weights_digest
@@ -44,26 +44,26 @@ _PREFIX = "checkpoint-"
 _LABEL = "fingerprint"
 
 
-def phase_fingerprint(phase: Phase) -> str:
+def phase_fingerprint(job: TrainingJob) -> str:
     """Return a digest of everything that a phase's results depend on."""
-    settings = phase.settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
-    model = phase.model
-    origin = [weights_digest(phase.start_from), model.prompt_style, model.dtype, model.trust_remote_code]
+    settings = job.settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
+    model = job.model
+    origin = [weights_digest(job.start_from), model.prompt_style, model.dtype, model.trust_remote_code]
     digest = hashlib.sha256()
-    for part in (phase.algorithm.name, origin, settings, phase.seed, phase.identity):
+    for part in (job.algorithm.name, origin, settings, job.seed, job.identity):
         digest.update(json.dumps(part, sort_keys=True).encode() + b"\n")
     return digest.hexdigest()
 
 
-def earlier_work(phase: Phase, wanted: str, processes: int) -> tuple[dict[str, Any] | None, Path | None]:
+def earlier_work(job: TrainingJob, wanted: str, processes: int) -> tuple[dict[str, Any] | None, Path | None]:
     """Return a finished phase's result, or the checkpoint to resume from; delete stale files. For the first process."""
-    _check_own(phase.output / "state")
-    online = isinstance(phase.settings, OnlineSettings)
-    if (finished := finished_result(phase.output, wanted, online=online)) is not None:
+    _check_own(job.output / "state")
+    online = isinstance(job.settings, OnlineSettings)
+    if (finished := finished_result(job.output, wanted, online=online)) is not None:
         return finished, None
-    resume_from = open_state(phase.output / "state", wanted, online=online)
+    resume_from = open_state(job.output / "state", wanted, online=online)
     if resume_from is not None:
-        check_resumable(resume_from, phase.settings.parallel, processes)
+        check_resumable(resume_from, job.settings.parallel, processes)
     return None, resume_from
 
 

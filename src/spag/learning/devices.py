@@ -108,9 +108,9 @@ def allocate_moments(optimizer: Any) -> None:
 
 
 def check_settings(
-    model: ModelConfig, settings: UpdateSettings, processes: int | None = None, *, elsewhere: bool = False
+    model: ModelConfig, settings: UpdateSettings, *, before_launch: bool = False, elsewhere: bool = False
 ) -> None:
-    """Raise ``ConfigError`` for settings with which ``processes`` processes (``None``: torchrun's) cannot train.
+    """Raise ``ConfigError`` for settings that cannot train. ``before_launch``: in processes that are still to start.
 
     ``elsewhere``: on other machines, whose devices are not known here.
     """
@@ -121,11 +121,11 @@ def check_settings(
     if settings.optimizer == "adamw_8bit":
         fix = "pip install bitsandbytes, or set optimizer=adamw"
         require_package("bitsandbytes", "optimizer=adamw_8bit", fix)
-    for why in training_refusals(settings, processes or int(os.environ.get("WORLD_SIZE", "1")), model.dtype):
+    for why in training_refusals(settings, model.dtype):
         raise ConfigError(why)
     if settings.parallel == "deepspeed":
         require_package("deepspeed", "parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
-    if settings.parallel != "replicas" and processes is None and "LOCAL_RANK" not in os.environ:
+    if settings.parallel != "replicas" and not before_launch and "LOCAL_RANK" not in os.environ:
         what = "processes share the model, so call spag.learning.launch, or start with torchrun"
         raise ConfigError(f"parallel={settings.parallel}: {what}")
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import ModelConfig
 from spag.core.progress import Reporter, Tracker
+from spag.learning.job import TrainingJob
 from spag.rollout.ray import require_ray
 from spag.storage.jsonfile import read_json
 
 if TYPE_CHECKING:
     from spag.learning.metrics import OnProgress, TrainProgress, Unit
-    from spag.learning.worker import TrainingJob
 
 
-def train_on(job: "TrainingJob", reporter: Reporter, title: str) -> dict[str, Any]:
+def train_on(job: TrainingJob, reporter: Reporter, title: str) -> dict[str, Any]:
     """Run ``job`` and return the contents of its training.json, with the library versions that affect results.
 
-    The model is then in ``output/checkpoint``. Raises the errors of ``TrainingJob.run``, and ``RunError`` naming the
+    The model is then in ``output/checkpoint``. Raises the errors of ``worker.run_job``, and ``RunError`` naming the
     process if one of several is lost.
     """
     from spag.models.loading import library_versions  # noqa: PLC0415 - imports torch
@@ -49,10 +49,12 @@ def gpu_count(model: ModelConfig) -> int:
     return torch.cuda.device_count() if model.device != "cpu" else 0
 
 
-def _launch(job: "TrainingJob", show: "OnProgress") -> None:
+def _launch(job: TrainingJob, show: "OnProgress") -> None:
     count, address = process_count(job.model, job.settings), job.cluster.address
     if "WORLD_SIZE" in os.environ or (address is None and count == 1 and job.settings.parallel == "replicas"):
-        job.run(show)
+        from spag.learning.worker import run_job  # noqa: PLC0415 - imports torch
+
+        run_job(job, show)
     elif address is not None:
         require_ray(address)
         from spag.learning.ray import train_on_ray  # noqa: PLC0415 - imports ray

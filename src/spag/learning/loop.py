@@ -29,17 +29,19 @@ from spag.learning.batches import Batch, TrainingData, Update, offline_updates, 
 from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_sampled, encode_samples, group_names, merge_equal
 from spag.learning.forward import Entropy, to_device, token_scores
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import MetricsLog, OnProgress, Row, StepMetrics, Trackers, TrainProgress, Unit
-from spag.learning.phase import Phase
 from spag.learning.policy import TrainedPolicy
 from spag.learning.references import LogprobCache, logprobs_of, reference_of_files
-from spag.learning.sources import Material, Source, Start, sample_counts
+from spag.learning.sources import Material, Source, sample_counts
 from spag.learning.updates import apply_gradients, checked_norm, set_learning_rate, syncing
 from spag.models.loading import no_progress_bars
 from spag.models.packed_attention import short_length
 from spag.models.tokens import PromptStyle
 from spag.storage.machine import trim_heap
 from spag.storage.store import write_rows
+
+OpenSource = Callable[[TrainingJob, TrainedPolicy, str, int], Source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,38 +61,37 @@ class StepData:
 class Loop:
     """One phase of training, from start model to checkpoint."""
 
-    def __init__(self, phase: Phase, open_source: Callable[[Start], Source], progress: OnProgress | None) -> None:
-        self.phase, self.settings, self.open_source = phase, phase.settings, open_source
-        self.online = phase.settings if isinstance(phase.settings, OnlineSettings) else None
-        self.accelerator = make_accelerator(phase.model, phase.settings, phase.seed)
+    def __init__(self, job: TrainingJob, open_source: OpenSource, progress: OnProgress | None) -> None:
+        self.job, self.settings, self.open_source = job, job.settings, open_source
+        self.online = job.settings if isinstance(job.settings, OnlineSettings) else None
+        self.accelerator = make_accelerator(job.model, job.settings, job.seed)
         self.is_first = self.accelerator.is_main_process
         self.progress = progress if self.is_first else None  # only one process writes the progress file
-        self.fingerprint = checkpoints.phase_fingerprint(phase) if self.is_first else ""  # reads all of the model
+        self.fingerprint = checkpoints.phase_fingerprint(job) if self.is_first else ""  # reads all of the model
         self.total_updates = 0
         self.counts: dict[str, Any] = {}  # of the samples of files
 
     def run(self) -> dict[str, Any]:
         """Train, write ``checkpoint/``, and return the result, or the earlier result if training is complete."""
-        began, phase, processes = time.perf_counter(), self.phase, self.accelerator.num_processes
-        earlier = [*checkpoints.earlier_work(phase, self.fingerprint, processes)] if self.is_first else [None, None]
+        began, job, processes = time.perf_counter(), self.job, self.accelerator.num_processes
+        earlier = [*checkpoints.earlier_work(job, self.fingerprint, processes)] if self.is_first else [None, None]
         finished, resume_from = broadcast_object_list(earlier)
         if finished is not None:
             return dict(finished)
         state = checkpoints.read_state(resume_from) if resume_from else {}
         credited = state.get("algorithm") if self.online else None  # games of files are credited again
-        self.algorithm = phase.algorithm(phase.settings, seed=phase.credit_seed, state=credited)
+        self.algorithm = job.algorithm(job.settings, seed=job.credit_seed, state=credited)
         self.samples_seen = int(state.get("samples_seen", 0))
         self.updates_done = checkpoints.checkpoint_updates(resume_from) if resume_from else 0
         each = self.online.updates if self.online else 1
         rows_done = self.updates_done // each
-        self.policy = TrainedPolicy(phase, self.accelerator, needs_reference=self.algorithm.needs.reference)
-        self.style, self.cache = PromptStyle(phase.model.prompt_style), LogprobCache()
-        engines = self.policy.as_engines_load_it(phase.output) if self.online else phase.start_from
-        start = Start(engines, self.policy.tokenizer, self.accelerator.process_index, processes, rows_done)
-        self.metrics = MetricsLog(phase.output / "metrics.jsonl", rows_done) if self.is_first else None
-        report_to = phase.report_to if self.is_first else ()
-        self.trackers = Trackers(report_to, phase.output / "tensorboard", phase.output.name, rows_done)
-        with no_progress_bars(), self.open_source(start) as self.source:
+        self.policy = TrainedPolicy(job, self.accelerator, needs_reference=self.algorithm.needs.reference)
+        self.style, self.cache = PromptStyle(job.model.prompt_style), LogprobCache()
+        engines = self.policy.as_engines_load_it(job.output) if self.online else job.start_from
+        self.metrics = MetricsLog(job.output / "metrics.jsonl", rows_done) if self.is_first else None
+        report_to = job.report_to if self.is_first else ()
+        self.trackers = Trackers(report_to, job.output / "tensorboard", job.output.name, rows_done)
+        with no_progress_bars(), self.open_source(job, self.policy, engines, rows_done) as self.source:
             if self.online is None:
                 self._train_on_files(resume_from)
             else:
@@ -167,7 +168,7 @@ class Loop:
 
     def _data_of_files(self) -> StepData:
         """Return the samples of files with their reference log-probabilities, and all updates. Keeps no games."""
-        settings, output = self.settings, self.phase.output
+        settings, output = self.settings, self.job.output
         assert isinstance(settings, OfflineSettings)
         material = self.source.next(1, None)
         samples = self._credited(material)
@@ -183,7 +184,7 @@ class Loop:
         encoded = encode_samples(samples, self.policy.tokenizer, self.style, settings.max_length, generation)
         data, size = self._data(encoded), settings.global_batch_size
         self.samples_seen = (settings.max_steps or 0) * size or len(samples) * settings.epochs
-        order: dict[str, Any] = {"seed": self.phase.seed, "batch_size": size, "total": self.samples_seen}
+        order: dict[str, Any] = {"seed": self.job.seed, "batch_size": size, "total": self.samples_seen}
         shares_prefixes = settings.template != "random"  # the prompts of a game
         games = [sample.episode_id for sample in samples] if shares_prefixes else None
         updates = list(offline_updates(encoded, **order, loss_group=settings.loss_group, games=games))
@@ -195,9 +196,9 @@ class Loop:
 
     def _data_of_play(self, samples: list[TrainingSample], step: int, online: OnlineSettings) -> StepData:
         """Return an online step's samples with the inputs of the loss, and the step's updates."""
-        policy, groups = self.policy, ("sft", "other", *self.phase.roles)
+        policy, groups = self.policy, ("sft", "other", *self.job.roles)
         needs, ever = needs_at(self.algorithm, step), self.algorithm.needs
-        encoded = encode_sampled(samples, policy.tokenizer, self.style, self.phase.roles)
+        encoded = encode_sampled(samples, policy.tokenizer, self.style, self.job.roles)
         unreadable = len(samples) - len(encoded)
         trains = any(sample.reward for sample in encoded) or needs.entropy
         # A policy's KL to itself has no gradient but rounding errors, which AdamW would turn into full steps.
@@ -220,7 +221,7 @@ class Loop:
                 data.columns["ref_logprob"] = self.cache.values(data.samples, logprobs)
         left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
         passes: dict[str, Any] = {"epochs": online.epochs, "minibatches": online.minibatches} if trains else {}
-        plan = online_updates(data.samples, seed=f"{self.phase.seed}-{step}", left_out=left_out, **passes)
+        plan = online_updates(data.samples, seed=f"{self.job.seed}-{step}", left_out=left_out, **passes)
         return StepData(data, [update for update in plan if update.samples], groups, unreadable, trains)
 
     def _data(self, encoded: Sequence[EncodedSample]) -> TrainingData:
@@ -243,7 +244,7 @@ class Loop:
         norm = apply_gradients(self.accelerator, policy.model, policy.optimizer, self.settings)
         self.updates_done += 1
         what = f"update {self.updates_done}" if self.online is None else f"step {step}"
-        return {"learning_rate": rate, "grad_norm": checked_norm(norm, what, self.phase.model.dtype)}
+        return {"learning_rate": rate, "grad_norm": checked_norm(norm, what, self.job.model.dtype)}
 
     @torch.no_grad()
     def _measure(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> None:
@@ -299,7 +300,7 @@ class Loop:
         if done % self.settings.save_steps or self.updates_done >= self.total_updates:
             return
         self.source.settle()
-        folder = checkpoints.checkpoint_folder(self.phase.output / "state", self.updates_done)
+        folder = checkpoints.checkpoint_folder(self.job.output / "state", self.updates_done)
         state = {"algorithm": self.algorithm.state(), "samples_seen": self.samples_seen}
         checkpoints.save(folder, self.policy, state)
         self.cache = LogprobCache()  # a resumed run has none, and values computed in other batches differ by rounding
@@ -308,7 +309,7 @@ class Loop:
         """Gather and save the model, then record that it is finished."""
         if self.policy.average is not None:
             self.policy.average.swap()
-        self.policy.save(self.phase.output / "checkpoint")
+        self.policy.save(self.job.output / "checkpoint")
         if self.is_first:
-            checkpoints.record_result(self.phase.output, self.fingerprint, result)
+            checkpoints.record_result(self.job.output, self.fingerprint, result)
         self.accelerator.wait_for_everyone()

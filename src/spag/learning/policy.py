@@ -19,7 +19,7 @@ from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import OfflineSettings
 from spag.learning.batches import Batch
 from spag.learning.devices import allocate_moments, make_optimizer
-from spag.learning.phase import Phase
+from spag.learning.job import TrainingJob
 from spag.learning.sharding import gathered_weights, is_sharded, whole_weights, whole_zero3_weights
 from spag.learning.start import trainable
 from spag.models.adapters import use_adapter
@@ -127,20 +127,20 @@ class TrainedPolicy:
     whether it is trained; empty unless each role has its own.
     """
 
-    def __init__(self, phase: Phase, accelerator: Accelerator, *, needs_reference: bool) -> None:
-        settings = phase.settings
-        self.accelerator, self.settings, self.start_from = accelerator, settings, phase.start_from
-        self.dtype = getattr(torch, phase.model.dtype)
+    def __init__(self, job: TrainingJob, accelerator: Accelerator, *, needs_reference: bool) -> None:
+        settings = job.settings
+        self.accelerator, self.settings, self.start_from = accelerator, settings, job.start_from
+        self.dtype = getattr(torch, job.model.dtype)
         online = settings if isinstance(settings, OnlineSettings) else None
-        self.tokenizer = load_tokenizer(models_of(phase.start_from)[0], trust_remote_code=phase.model.trust_remote_code)
+        self.tokenizer = load_tokenizer(models_of(job.start_from)[0], trust_remote_code=job.model.trust_remote_code)
         kept = online.roles if online else "both"
-        roles = phase.roles if settings.per_role else ()
+        roles = job.roles if settings.per_role else ()
         self.adapters = {role: kept in ("both", role.rpartition("/")[2]) for role in roles}
-        start = phase.model.model_copy(update={"name": phase.start_from})
+        start = job.model.model_copy(update={"name": job.start_from})
         longest = settings.max_length if isinstance(settings, OfflineSettings) else _LONGEST
         sharded = settings.parallel != "replicas"
         bare, capabilities = trainable(
-            start, settings.lora, accelerator, phase.seed, longest, self.adapters, sharded=sharded
+            start, settings.lora, accelerator, job.seed, longest, self.adapters, sharded=sharded
         )
         self.capabilities = replace(capabilities, checkpointed=settings.gradient_checkpointing)
         if settings.gradient_checkpointing and settings.parallel != "fsdp":  # there accelerate wraps the layers
@@ -154,7 +154,7 @@ class TrainedPolicy:
         if settings.parallel == "replicas":  # the others have optimisers of their own
             allocate_moments(self.optimizer.optimizer)
         trained = [weight for weight in bare.parameters() if weight.requires_grad]
-        self.reference = Reference(trained, online.reference, phase.output) if online and needs_reference else None
+        self.reference = Reference(trained, online.reference, job.output) if online and needs_reference else None
         self.average = WeightCopy(trained) if online and online.average_decay else None
 
     def as_engines_load_it(self, output: Path) -> str:

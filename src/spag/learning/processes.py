@@ -22,8 +22,9 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from spag.core import errors
 from spag.core.errors import RunError, SpagError
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import OnProgress
-from spag.learning.worker import PROGRESS, TrainingJob
+from spag.learning.worker import PROGRESS
 from spag.storage.store import write_atomically
 
 WORKER = [sys.executable, "-m", "spag.learning.worker"]

@@ -15,9 +15,10 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from spag.core.errors import RunError, SpagError, first_line
 from spag.engines.players import endpoint_environment
 from spag.learning.devices import PATIENCE, group_backend
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import OnProgress
 from spag.learning.processes import watching
-from spag.learning.worker import TrainingJob, run_in_group
+from spag.learning.worker import run_in_group
 from spag.rollout.ray.connection import connected, gpu_count
 from spag.storage.disk import storage_errors
 

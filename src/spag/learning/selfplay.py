@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.algorithms.online_settings import RewardOverride
 from spag.algorithms.settings import SELF
@@ -37,7 +37,7 @@ from spag.games.base import Game, SolvedGame
 from spag.learning.metrics import MetricsLog, Row
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import is_sharded
-from spag.learning.sources import Material, Source, Start
+from spag.learning.sources import Material, Source
 from spag.learning.step_figures import CollapseWatch, figures, staleness
 from spag.models.adapters import use_adapter
 from spag.models.roles import adapter_name
@@ -55,19 +55,19 @@ class SelfplaySource(Source):
 
     learner = POLICY
 
-    def __init__(self, player: StepPlayer, style: PromptStyle, start: Start) -> None:
+    def __init__(self, player: StepPlayer, style: PromptStyle, tokenizer: PreTrainedTokenizerBase, step: int) -> None:
         settings = player.settings
         self.player, self.settings, self.seed, self.style = player, settings, player.seed, style
-        self.tokenizer, self.is_first = start.tokenizer, start.rank == 0
+        self.tokenizer, self.is_first = tokenizer, player.rank == 0
         self.steps, self.folder = settings.steps, player.folder
         self.figures: dict[str, float] = {}
         self.seconds = dict.fromkeys(("play_s", "update_weights_s", "evaluate_s"), 0.0)
         self.stopped = ""
         self.games: Sequence[tuple[Game, Sequence[Episode]]] = ()
-        self.evaluations = MetricsLog(self.folder / "evaluations.jsonl", start.step) if self.is_first else None
+        self.evaluations = MetricsLog(self.folder / "evaluations.jsonl", step) if self.is_first else None
         records = self.is_first and settings.opponents.keys() != {SELF}
-        self.opponents = MetricsLog(self.folder / "opponents.jsonl", start.step) if records else None
-        self.watch = CollapseWatch(self.folder, start.step) if self.is_first else None
+        self.opponents = MetricsLog(self.folder / "opponents.jsonl", step) if records else None
+        self.watch = CollapseWatch(self.folder, step) if self.is_first else None
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         device = (torch.cuda.set_device, (torch.cuda.current_device(),)) if on_gpu else ()  # a thread begins with GPU 0
         self._thread = ThreadPoolExecutor(1, "spag-play", *device)

@@ -7,31 +7,18 @@ Files have one step, trained for many updates.
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
-
-from transformers import PreTrainedTokenizerBase
 
 from spag.algorithms.credit import drawn_games, without_held_out
 from spag.algorithms.settings import OfflineSettings
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.seeds import derive_seed
 from spag.games.base import Game
+from spag.learning.job import TrainingJob
 from spag.learning.metrics import Row
 from spag.learning.policy import TrainedPolicy
 from spag.storage.episodes import is_file_of_samples, read_episodes, read_samples, read_sft
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Inputs for opening a source: the policy as engines load it, the tokenizer, this process, the steps done."""
-
-    policy: str
-    tokenizer: PreTrainedTokenizerBase
-    rank: int
-    world_size: int
-    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,40 +70,37 @@ class Source(AbstractContextManager["Source"]):
         return ""
 
 
-@dataclass
 class FileSource(Source):
     """Files of games or samples, and mixed-in instruction data.
 
-    ``limit``: use this many games, drawn by seed. Games on held-out tasks are left out before the draw, unless
+    A limit draws games by seed. Of teacher play, games on held-out tasks are left out before the draw, unless
     ``keep_held_out``; ``notes`` says how many. Samples do not name their tasks, so these cannot be checked.
     """
 
-    files: Sequence[Path]
-    game: Game
-    settings: OfflineSettings
-    seed: int
-    learner: str | None = None
-    limit: int | None = None
-    leaves_out_held_out: bool = False
-    steps: int = 1
-    notes: list[str] = field(default_factory=list)
-    tasks_unknown: bool = False
+    steps = 1
+
+    def __init__(self, job: TrainingJob) -> None:
+        self.job, self.learner = job, job.learner
+        self.notes: list[str] = []
+        self.tasks_unknown = False
 
     def next(self, step: int, policy: TrainedPolicy | None) -> Material:
+        job, settings, game = self.job, self.job.settings, self.job.game.build()
+        assert isinstance(settings, OfflineSettings)
         games: list[Episode] = []
         samples: list[TrainingSample] = []
-        for path in self.files:
+        for path in job.files:
             if is_file_of_samples(path):
                 samples += read_samples(path)
             else:
                 games += read_episodes(path)
-        if self.leaves_out_held_out and not self.settings.keep_held_out:
-            games = without_held_out(games, self.game, ", ".join(map(str, self.files)), self.notes)
-        games = drawn_games(games, self.limit, self.seed)
+        if job.teacher and not settings.keep_held_out:
+            games = without_held_out(games, game, ", ".join(map(str, job.files)), self.notes)
+        games = drawn_games(games, job.limit, job.credit_seed)
         self.tasks_unknown = any(sample.type is not SampleType.SFT for sample in samples)
-        if self.settings.sft_data is not None:
-            samples += read_sft(self.settings.sft_data, self.settings.sft_samples, derive_seed(self.seed, "sft"))
-        return Material([(self.game, games)] if games else [], samples)
+        if settings.sft_data is not None:
+            samples += read_sft(settings.sft_data, settings.sft_samples, derive_seed(job.credit_seed, "sft"))
+        return Material([(game, games)] if games else [], samples)
 
     def results(self) -> dict[str, Any]:
         notes: dict[str, Any] = {"notes": self.notes} if self.notes else {}

@@ -1,4 +1,4 @@
-"""A training phase as a job: a JSON file that any process can run, alone or together with others.
+"""The processes of a training job (``job.py``): each runs it, alone or together with others.
 
     output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
 
@@ -8,6 +8,7 @@ on Ray). The folder is removed when training ends.
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,160 +17,75 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from spag.algorithms import get
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import OfflineSettings, UpdateSettings
-from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConfig, PlannedEngine
 from spag.core.errors import RunError, SpagError, StorageError, first_line
+from spag.learning.job import TrainingJob
 from spag.learning.loop import Loop
 from spag.learning.metrics import OnProgress, TrainProgress
-from spag.learning.phase import Phase
+from spag.learning.policy import TrainedPolicy
 from spag.learning.selfplay import SelfplaySource
-from spag.learning.sources import FileSource, Source, Start
+from spag.learning.sources import FileSource, Source
 from spag.models.tokens import PromptStyle
-from spag.rollout.matchmaking import MixedGame
-from spag.rollout.provenance import game_record
 from spag.rollout.steps import StepPlayer
 from spag.storage.home import expanded
 from spag.storage.machine import exit_with_parent, free_objects, usable_cores
-from spag.storage.store import file_digest
 
 PROGRESS = TypeAdapter(TrainProgress)
-_DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
-_DISK_TEXTS = (
-    "no space left on device",
-    "disk quota exceeded",
-    "file write failed",
-    "failed writing file",
-    "unexpected pos",
-)
+_DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE}
+_DISK_TEXTS = ("no space left on device", "file write failed", "failed writing file", "unexpected pos")  # torch's
 _MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 
 
-class TrainingJob(BaseModel, frozen=True):
-    """A phase, or an iteration of one. ``files``: games or samples to train on; none online.
+def run_job(job: TrainingJob, progress: OnProgress | None = None) -> dict[str, Any]:
+    """Run ``job`` in this process, together with its process group if there is one; return the result.
 
-    ``seed`` determines the order of training, ``credit_seed`` (by default the same) draws from the games. ``learner``:
-    the player whose utterances are trained. ``limit``: use this many games of teacher play; ``teacher`` leaves out
-    those on held-out tasks.
+    Raises ``DataError`` without samples, ``ConfigError`` for unsuitable settings, ``ModelError``, ``RunError`` if the
+    loss is not finite or memory runs out, and ``StorageError`` if the disk is full.
     """
+    with clear_failures(job.output):
+        job.output.mkdir(parents=True, exist_ok=True)
+        start = expanded(job.start_from)
+        if start.is_dir():
+            job = job.model_copy(update={"start_from": str(start.resolve())})
+        try:
+            return Loop(job, open_source, progress).run()
+        finally:
+            free_objects()  # wrapped models and optimisers refer to each other
 
-    model: ModelConfig
-    phase: PhaseConfig
-    game: GameConfig
-    start_from: str
-    output: Path
-    seed: int
-    credit_seed: int = Field(default_factory=lambda given: given["seed"])
-    files: list[Path] = []
-    learner: str | None = None
-    limit: int | None = None
-    teacher: bool = False
-    engine: PlannedEngine = PlannedEngine()
-    cluster: ClusterConfig = ClusterConfig()
-    report_to: list[str] = []
 
-    @property
-    def settings(self) -> UpdateSettings:
-        settings: UpdateSettings = self.phase.settings
-        return settings
+def open_source(job: TrainingJob, policy: TrainedPolicy, model: str, step: int) -> Source:
+    """Open the source of games or samples. ``model``: the policy as engines load it; ``step``: the steps done."""
+    if not isinstance(settings := job.settings, OnlineSettings):
+        return FileSource(job)
+    kind: Any = StepPlayer
+    if job.cluster.address is not None and job.cluster.online_workers is not None:
+        from spag.rollout.ray.steps import RayStepPlayer  # noqa: PLC0415 - ray is optional
 
-    @property
-    def folder(self) -> Path:
-        """The folder in which the processes and their launcher exchange files."""
-        return self.output / "processes"
-
-    @property
-    def progress_file(self) -> Path:
-        return self.folder / "progress.json"
-
-    def to_json(self) -> str:
-        """Return the job with absolute paths, for processes with other working folders."""
-        start = expanded(self.start_from)
-        absolute = {
-            "output": self.output.absolute(),
-            "files": [path.absolute() for path in self.files],
-            "start_from": str(start.absolute()) if start.exists() else self.start_from,
-        }
-        return self.model_copy(update=absolute).model_dump_json(indent=2)
-
-    def run(self, progress: OnProgress | None = None) -> dict[str, Any]:
-        """Run the job in this process, together with its process group if there is one; return the result.
-
-        Raises ``DataError`` without samples, ``ConfigError`` for unsuitable settings, ``ModelError``, ``RunError`` if
-        the loss is not finite or memory runs out, and ``StorageError`` if the disk is full.
-        """
-        with clear_failures(self.output):
-            self.output.mkdir(parents=True, exist_ok=True)
-            start = expanded(self.start_from)
-            is_online = isinstance(self.settings, OnlineSettings)
-            games = [MixedGame(game, weight) for game, weight in self.phase.mix(self.game)] if is_online else []
-            phase = Phase(
-                model=self.model,
-                settings=self.settings,
-                start_from=str(start.resolve()) if start.is_dir() else self.start_from,
-                output=self.output,
-                seed=self.seed,
-                credit_seed=self.credit_seed,
-                algorithm=get(self.phase.algorithm),
-                identity=self._identity(games),
-                roles=[f"{part.game.name}/{role}" for part in games for role in part.game.roles],
-                report_to=self.report_to,
-            )
-            try:
-                return Loop(phase, partial(self._open_source, games), progress).run()
-            finally:
-                free_objects()  # wrapped models and optimisers refer to each other
-
-    def _identity(self, games: list[MixedGame]) -> Any:
-        """Return everything that the samples depend on besides the phase's options."""
-        if not isinstance(settings := self.settings, OfflineSettings):
-            return [[part.game.name, part.weight, game_record(part.game)] for part in games]
-        files = [*self.files, *([settings.sft_data] if settings.sft_data else [])]
-        digests = [file_digest(path) for path in files]
-        about = [digests, self.credit_seed, self.learner, self.limit, self.teacher]
-        return [self.game.name, game_record(self.game.build()), *about]
-
-    def _open_source(self, games: list[MixedGame], start: Start) -> Source:
-        if isinstance(settings := self.settings, OfflineSettings):
-            return FileSource(
-                files=self.files,
-                game=self.game.build(),
-                settings=settings,
-                seed=self.credit_seed,
-                learner=self.learner,
-                limit=self.limit,
-                leaves_out_held_out=self.teacher,
-            )
-        assert isinstance(settings, OnlineSettings)
-        kind: Any = StepPlayer
-        if self.cluster.address is not None and self.cluster.online_workers is not None:
-            from spag.rollout.ray.steps import RayStepPlayer  # noqa: PLC0415 - ray is optional
-
-            kind = partial(RayStepPlayer, cluster=self.cluster)
-        player = kind(
-            folder=self.output,
-            mix=games,
-            policy=self.model.model_copy(update={"name": start.policy}),
-            engine=self.engine,
-            settings=settings,
-            seed=self.seed,
-            rank=start.rank,
-            world_size=start.world_size,
-        )
-        return SelfplaySource(player, PromptStyle(self.model.prompt_style), start)
+        kind = partial(RayStepPlayer, cluster=job.cluster)
+    player = kind(
+        folder=job.output,
+        mix=job.mix,
+        policy=job.model.model_copy(update={"name": model}),
+        engine=job.engine,
+        settings=settings,
+        seed=job.seed,
+        rank=policy.accelerator.process_index,
+        world_size=policy.accelerator.num_processes,
+    )
+    return SelfplaySource(player, PromptStyle(job.model.prompt_style), policy.tokenizer, step)
 
 
 @contextmanager
 def clear_failures(output: Path) -> Iterator[None]:
     """Raise ``StorageError`` or ``RunError`` in place of the libraries' errors when disk or memory run out.
 
-    torch and safetensors wrap the system's errors in their own exceptions and name the cause only in the text.
+    torch and safetensors wrap the system's errors in their own exceptions and name the cause only in the text, which
+    in safetensors has its number.
     """
     try:
         yield
@@ -191,8 +107,9 @@ def clear_failures(output: Path) -> Iterator[None]:
 def _clear(error: Exception, output: Path) -> SpagError | None:
     """Return the one-line error for a library's error, ``None`` if neither disk nor memory is the cause."""
     text = str(error).lower()
-    known = error.errno in _DISK_ERRNOS if isinstance(error, OSError) else any(one in text for one in _DISK_TEXTS)
-    if known:
+    named = re.search(r"\(os error (\d+)\)", text)
+    number = error.errno if isinstance(error, OSError) else int(named[1]) if named else None
+    if number in _DISK_ERRNOS or any(one in text for one in _DISK_TEXTS):
         path = getattr(error, "filename", None) or output
         fix = "free some space and start again, training resumes"
         return StorageError(f"{path}: cannot be written ({first_line(error, 200)}); {fix}")
@@ -211,7 +128,7 @@ def run_in_group(text: str) -> None:
         beside.write_bytes(PROGRESS.dump_json(at))
         beside.replace(job.progress_file)  # a reader sees the old file or the new one
 
-    job.run(report)
+    run_job(job, report)
 
 
 @record

@@ -135,18 +135,20 @@ def read_adapter(folder: Path) -> Adapter | None:
 
 def _found_base(base: str, folder: Path) -> str:
     """Return where the base model of the adapter in ``folder`` is. Training records its absolute path, which is wrong
-    after both were moved: then the folder above with two names of the path or more, or the embedded model.
+    after both were moved, and another's after both were copied: so the nearest folder above is asked for two names of
+    the path or more (the root has all of them), then the machine for a converted model.
     """
-    parts = Path(base).parts
-    if not Path(base).is_absolute() or os.path.exists(base):  # noqa: PTH110 - a Path raises where it may not look
+    if not Path(base).is_absolute():
         return base
+    parts, above = Path(base).parts, folder.absolute().parents
+    places = (parent.joinpath(*parts[at:]) for parent in above for at in range(1, len(parts) - 1))
+    found = next((str(at) for at in places if os.path.isfile(at / CONFIG)), "")  # noqa: PTH113 - a Path may raise
+    if found or os.path.exists(base):  # noqa: PTH110 - likewise, where it may not look
+        return found or base
     if parts[-1].startswith(_EMBEDDED_FOLDER):
         return EMBEDDED_NAME
-    if (converted := cache_folder() / parts[-1]).is_dir():  # a GGUF file's, whose hash is in the name
-        return str(converted)
-    above = folder.absolute().parents
-    places = (parent.joinpath(*parts[at:]) for at in range(1, len(parts) - 1) for parent in above)
-    return next((str(place) for place in places if (place / CONFIG).is_file()), base)
+    converted = cache_folder() / parts[-1]  # a GGUF file's, whose hash is in the name
+    return str(converted) if converted.is_dir() else base
 
 
 def adapter_base(folder: Path) -> str | None:

@@ -4,7 +4,7 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.core.visible import counted
-from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
+from spag.engines.vllm.setup import GPU_MEMORY, Backend, choose_backend, installed_vllm
 from spag.planning.engines import Sharing, engine_players
 from spag.planning.hours import Assumptions
 from spag.planning.plan import Planner
@@ -33,48 +33,53 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
 
     A run without online phases or GPUs, and one that plays with transformers, have no plan. Raises ``ConfigError`` if
     trainer and engines do not fit, the model's shape is not known, nothing stands in for a game's play, or only other
-    nodes of a cluster have GPUs, unless ``engine.memory`` is set: then each engine gets an equal part of it.
+    nodes of a cluster have GPUs, unless ``engine.memory`` is set: then each engine gets an equal part of it. In the
+    last three cases actors, whose GPUs train nothing, need no setting.
     """
     online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
     if not online or config.engine.backend == "transformers" or config.model.device == "cpu":
         return {}
     if gpus_at_hand(config.model) is None:
-        if not (address := config.cluster.address) or not is_elsewhere(config):
-            return {}
-        if config.engine.memory is None:
-            _check_nodes(address)
-        return _equal_parts(config)
+        shared = is_elsewhere(config) and (config.engine.memory is not None or _nodes_have_gpus(config))
+        return _equal_parts(config) if shared else {}
     if _backend(config, "cuda") is not Backend.VLLM:
         return {}
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
         return engines_of(plan_here(config, shape))
     except (ModelError, NoExamplesError) as error:
-        if config.engine.memory is None:  # vLLM would take what the trainer needs
+        if config.engine.memory is None and not _apart(config):  # vLLM would take what the trainer needs
             either = "or " if isinstance(error, NoExamplesError) else ""  # its line names two fixes
             fix = f"{either}set engine.memory to the share of each GPU that vLLM gets, such as 0.4"
             raise ConfigError(f"trainer and vLLM share a GPU, and {error}; {fix}") from error
         return _equal_parts(config)
 
 
+def _apart(config: RunConfig) -> bool:
+    """Whether actors play online steps, on GPUs on which nothing trains."""
+    return bool(config.cluster.address and config.cluster.online_workers)
+
+
 def _equal_parts(config: RunConfig) -> dict[str, PlannedEngine]:
-    """Return engines that share ``engine.memory`` equally, without a plan; none if it is not set."""
+    """Return engines that share ``engine.memory`` equally, without a plan."""
     found, engine = {}, config.engine
     for label, phase in zip(labels(config), with_adapters(config).phases, strict=True):
-        if isinstance(online := phase.settings, OnlineSettings) and engine.memory is not None:
+        if isinstance(online := phase.settings, OnlineSettings):
             count = len(engine_players(online, together=online.lora is not None))
-            found[label] = PlannedEngine(**engine.model_dump() | {"memory": engine.memory / count})
+            found[label] = PlannedEngine(**engine.model_dump() | {"memory": (engine.memory or GPU_MEMORY) / count})
     return found
 
 
-def _check_nodes(address: str) -> None:
-    """Raise ``ConfigError`` if a cluster has GPUs: vLLM would take what the trainer needs, and this machine has none of
-    their kind to plan for.
+def _nodes_have_gpus(config: RunConfig) -> bool:
+    """Whether a cluster has GPUs. Raises ``ConfigError`` if those that play also train: vLLM would take what the
+    trainer needs, and this machine has none of their kind to plan for.
     """
-    if gpus := cluster_gpus(address):
+    gpus = cluster_gpus(address := str(config.cluster.address))
+    if gpus and not _apart(config):
         what = f"{counted(gpus, 'GPU')} on other nodes, and none here to plan their memory for"
         fix = "set engine.memory to vLLM's share of each GPU, such as 0.4; spag plan --gpu KIND computes one"
         raise ConfigError(f"cluster.address={address}: {what}; {fix}")
+    return gpus > 0
 
 
 def engines_of(planner: Planner) -> dict[str, PlannedEngine]:

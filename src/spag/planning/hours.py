@@ -76,8 +76,9 @@ def training_hours(
     once = reference / work.passes
     head = 2.0 * shape.embedding * ((3 if settings.lora else 4) + once)  # its chunks are always recomputed
     operations = work.fed * _token(shape, work.length) * (passes + once) + work.trained * head
-    seconds = operations / (_flops(device, number, assumed, _OF_PRODUCTS[number]) * processes)
-    trained, rounds = shape.adapter(settings.lora) or shape.parameters, work.parts / processes
+    rounds = updates * _rounds(work.parts / updates, processes)
+    seconds = operations / _flops(device, number, assumed, _OF_PRODUCTS[number]) * rounds / work.parts
+    trained = shape.adapter(settings.lora) or shape.parameters
     link = device.link if processes <= _MACHINE else min(device.link, assumed.network * 1e9)
     moved = 8.0 * trained * updates
     if settings.parallel != "replicas":
@@ -104,6 +105,14 @@ def play_hours(
     reading = work.fed * _token(shape, work.length) / flops
     drawing = work.drawn * shape.vocab * _DRAW_S if device.is_cpu else 0.0
     return (reading + drawing + work.trained / batch * step) / copies / engine.tensor_parallel / 3600
+
+
+def _rounds(parts: float, processes: int) -> float:
+    """Return in how many rounds an update has its micro-batches, ``parts`` on average; in the last one, processes
+    without a micro-batch compute as long on a filler.
+    """
+    whole, share = divmod(parts, 1)
+    return (1 - share) * ceil(whole / processes) + share * ceil((whole + 1) / processes)
 
 
 def _token(shape: ModelShape, length: float) -> float:

@@ -118,17 +118,31 @@ class Planner(StagePlanner):
         training = partial(self._training, label, 1, work, copies=reference + (online.average_decay > 0))
         if actors:
             sharing = Sharing(engines, (engine.memory or GPU_MEMORY) / engines, 0)
-            return replace(play, engines=engines, sharing=sharing) if self.on_vllm else play, training()
+            play = replace(play, engines=engines, sharing=sharing) if self.on_vllm else play
+            return play, self._with_gathered(training(), online, Memory())
         if self.on_vllm and not self.device.is_cpu:
             return self._shared(play, online, plays, training)
         # an evaluation's transformers engines are closed before the next update
         held = engines if self.on_vllm else len(engine_players(online.model_copy(update={"evaluate_every": None})))
         beside = self._engines(plays, online.sampling, held) + Memory(policies=self._waiting_weights(online))
-        return play, training(beside=beside)
+        return play, self._with_gathered(training(beside=beside), online, beside)
+
+    def _with_gathered(self, plan: StagePlan, online: OnlineSettings, beside: Memory) -> StagePlan:
+        """Return training, planned with engines ``beside``, with the memory between updates if that is more: each
+        process of FSDP2 then gathers the weights of a whole model for the engines.
+        """
+        if online.lora or online.parallel != "fsdp":
+            return plan
+        kept = resident_memory(plan.memory, online, 1) + replace(beside, policies=0.0)  # these are kept already
+        between = kept + transfer_memory(self.shape, self.number, gathered=True)
+        if between.total <= plan.memory.total:
+            return plan
+        problems = [*plan.problems, *([LACKS] if between.total > plan.room else [])]
+        return replace(plan, memory=between, problems=[*dict.fromkeys(problems)])
 
     def _waiting_weights(self, online: OnlineSettings) -> float:
         """Return the bytes of the weight copies that wait in this memory for steps played more than one ahead; below 0,
-        those of the trainer's weights that the policy's engine shares (``SharingEngine``).
+        those of the trainer's weights that the policy's engine shares (``Engine.share_weights``).
         """
         weights = 0.0 if online.lora else 4.0 * self.shape.parameters
         if online.overlap:

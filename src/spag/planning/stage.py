@@ -170,7 +170,7 @@ class StagePlanner:
         stage = StagePlan(label, times, "samples", work.count, updates, work.games, work.fed, hours, taken, room)
         if processes > self.devices and gpu:
             stage.problems.append(f"processes={processes}, but there are {self.devices} GPUs")
-        stage.problems.extend(training_refusals(settings, processes, self.config.model.dtype))
+        stage.problems.extend(training_refusals(settings, self.config.model.dtype))
         if taken.total > room:
             stage.problems.append(LACKS)
         if taken.host:

@@ -60,12 +60,14 @@ class Match:
         return {player.model for player in self.players.values() if kind_of(player.model.name) is not Kind.BOT}
 
 
-def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False) -> PlaySummary:
+def play_matches(
+    path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False, keep_others: bool = False
+) -> PlaySummary:
     """Play the games of ``matches`` into ``path``; games already in it stay.
 
     Equal models share one engine, adapters their base model, and matches of the same models are played together. Raises
     ``RunError`` while another process plays into the file, and if it holds other games, or games with other players,
-    sampling, prompts or game settings, unless ``force`` removes those.
+    sampling, prompts or game settings, unless ``force`` removes those. With ``keep_others``, other games stay.
     """
     with lock_file(path):
         models = dict.fromkeys(player.model for match in matches for player in match.players.values())
@@ -77,7 +79,7 @@ def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, forc
                 for role, player in match.players.items()
             }
             wanted |= {spec.id: (spec, Provenance(settings, infos)) for spec in match.specs}
-        check_games(path, wanted, setup.game, setup.reporter.note, force=force)
+        check_games(path, wanted, setup.game, setup.reporter.note, force=force, keep_others=keep_others)
         records = {id: record for id, (_, record) in wanted.items()}
         apart = setup.cluster.address is not None  # workers on a cluster open the players of one match
         summary = PlaySummary()

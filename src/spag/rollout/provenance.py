@@ -55,12 +55,14 @@ def check_games(
     note: Callable[[str], None],
     *,
     force: bool,
+    keep_others: bool = False,
 ) -> None:
     """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings.
 
     Players get their names in ``wanted``: a phase added to a run may rename its models, and one file must not hold a
-    learner under two names. With ``force``, other games are removed, and ``note`` receives how many. Raises
-    ``RunError`` for the first game that differs, naming the difference, and ``DataError`` if the file is corrupt.
+    learner under two names. With ``force``, other games are removed, and ``note`` receives how many; with
+    ``keep_others``, those of other ids stay as they are. Raises ``RunError`` for the first game that differs, naming
+    the difference, and ``DataError`` if the file is corrupt.
     """
     if not is_file_there(path):
         return
@@ -68,6 +70,8 @@ def check_games(
     first, total, renamed = "", 0, False
     for number, episode in enumerate(read_episodes(path, torn_ok=True)):
         total += 1
+        if keep_others and episode.id not in wanted:
+            continue
         if found := _differences(episode, wanted.get(episode.id), game):
             first = first or f"{episode.id!r}: {', '.join(found)}"
             stale.add(number)
@@ -79,11 +83,11 @@ def check_games(
             f"{path}: {len(stale)} of its {total} games differ from the requested games, the first {first}; {fix}"
         )
     if stale or renamed:
-        rows = enumerate(read_episodes(path, torn_ok=True))
-        kept = (replace(one, players=wanted[one.id][1].players) for number, one in rows if number not in stale)
-        write_rows(path, kept)
+        kept = (one for number, one in enumerate(read_episodes(path, torn_ok=True)) if number not in stale)
+        named = (replace(one, players=wanted[one.id][1].players) if one.id in wanted else one for one in kept)
+        write_rows(path, named)
     if stale:
-        note(f"{path}: removed {len(stale)} of {total} games, played with other settings, the first {first}")
+        note(f"{path}: removed {len(stale)} of {total} games that differ from the requested games, the first {first}")
 
 
 def played_dtype(path: Path) -> str | None:

@@ -7,24 +7,25 @@ only on its own seed, not on concurrent games.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Self
 
 from spag.algorithms.credit import prompt_digest
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import SpagError
+from spag.core.options import SamplingConfig
 from spag.core.seeds import derive_seed
 from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
-from spag.engines.base import Completion, Engine, FinishReason, Player, Request, RequestError, Sampling
+from spag.engines.base import Completion, Engine, FinishReason, Player, Request, RequestError
 from spag.engines.players import Kind, kind_of
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.storage.episodes import MAX_UTTERANCE
 
 CUT_RETRIES = 2
-"""How often a cut thought is sampled again with ``retry_cut``, even where other empty utterances stand."""
+"""How often a cut thought is sampled again with ``thinking.on_cut: retry``, even where other empty utterances stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def game_specs(tasks: Iterable[Task], repeats: int, seed: int) -> list[GameSpec]
     ]
 
 
-def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sampling: Sampling) -> Request:
+def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sampling: SamplingConfig) -> Request:
     """Return the request to the player to move. Game seed, position and attempt determine the draw."""
     role = game.to_move(state)
     assert role is not None
@@ -92,15 +93,15 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
     )
 
 
-def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bool:
-    """Whether to sample an empty utterance again, with retries left. A cut thought stands, unless ``retry_cut``, and so
-    does the reply to a prompt that is too long.
+def should_retry(completion: Completion, attempt: int, sampling: SamplingConfig) -> bool:
+    """Whether to sample an empty utterance again, with retries left. A cut thought stands, unless it is to be retried,
+    and so does the reply to a prompt that is too long.
     """
     if completion.finish_reason is FinishReason.CONTEXT:
         return False
     most = sampling.empty_retries
     if completion.finish_reason is FinishReason.THOUGHT:
-        most = CUT_RETRIES if sampling.retry_cut else 0
+        most = CUT_RETRIES if sampling.thinking.on_cut == "retry" else 0
     return not completion.text.strip() and attempt < most and sampling.temperature > 0
 
 
@@ -113,13 +114,16 @@ def check_room(completion: Completion, state: State, role: str) -> None:
         raise RequestError(f"{completion.id}: {completion.refusal}")
 
 
-def without_thought(completion: Completion, sampling: Sampling) -> Completion:
-    """Return a completion with only speech in ``text``, its ``thought`` separate if ``sampling`` allows thoughts."""
-    if not sampling.thought_tokens:
-        return completion
-    thought, speech, is_cut = split_thought(completion.text)
-    reason = FinishReason.THOUGHT if is_cut else completion.finish_reason
-    return replace(completion, text=sampling.trim(speech), thought=thought[:MAX_UTTERANCE], finish_reason=reason)
+def without_thought(completion: Completion, sampling: SamplingConfig) -> Completion:
+    """Return a completion with only speech in ``text``, without white space around it, unless ``sampling`` is that of
+    the published code; its ``thought`` is separate if ``sampling`` allows thoughts.
+    """
+    text, thought, reason = completion.text, None, completion.finish_reason
+    if sampling.thinks:
+        private, text, is_cut = split_thought(text)
+        thought, reason = private[:MAX_UTTERANCE], FinishReason.THOUGHT if is_cut else reason
+    text = text if sampling.published else text.strip()
+    return replace(completion, text=text, thought=thought, finish_reason=reason)
 
 
 def _readable(completion: Completion) -> Completion:
@@ -254,7 +258,7 @@ class Runner:
             length=result.length,
             seed=running.spec.seed,
             players={
-                role: PlayerInfo(player.model, asdict(player.sampling)) for role, player in running.players.items()
+                role: PlayerInfo(player.model, player.sampling.model_dump()) for role, player in running.players.items()
             },
         )
 

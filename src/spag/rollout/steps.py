@@ -19,10 +19,10 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import SNAPSHOT, START, opponent_group, step_of_snapshot
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, PlayerInfo
-from spag.core.errors import DataError, EngineError
-from spag.engines.base import CachingEngine, Engine, Player, RestingEngine, SharingEngine, UpdatableEngine
+from spag.core.errors import DataError
+from spag.engines.base import Engine, Player
 from spag.engines.opening import open_copies, open_player
-from spag.engines.players import Kind, identity_of, kind_of, sampling_of
+from spag.engines.players import Kind, identity_of, kind_of
 from spag.games.base import Game
 from spag.models.saved import saved_weights
 from spag.rollout.matchmaking import MixedGame, Pairing, draw_opponents, step_specs
@@ -95,11 +95,11 @@ class StepPlayer:
 
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         """Give the engine of the player ``name`` new weights."""
-        engine = self._updatable(name)
-        if isinstance(engine, SharingEngine) and not self.settings.overlap:  # else they would change while it plays
-            engine.share_weights(weights)
-        else:
+        engine = self._engine(name, self.mix[0].game)
+        if self.settings.overlap:  # shared ones would change while it plays
             engine.update_weights(weights)
+        else:
+            engine.share_weights(weights)
 
     def copy_weights(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
         """Return a copy of the present ``weights`` in CPU memory, for a later ``update_weights``."""
@@ -108,7 +108,7 @@ class StepPlayer:
     def rest(self) -> None:
         """Let engines release memory that the trainer needs now; the next games reclaim it."""
         for name, engine in self._engines.items():
-            if isinstance(engine, RestingEngine) and engine.rest() and name == SNAPSHOT:
+            if engine.rest() and name == SNAPSHOT:
                 self._snapshot = None
 
     def specs(self, step: int) -> list[tuple[Game, GameSpec]]:
@@ -179,8 +179,7 @@ class StepPlayer:
         specs = [spec for of_pairing in matches.values() for spec in of_pairing]
         collect_episodes(path, specs, play_them, game, records=records)
         for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
-            if isinstance(engine, CachingEngine):
-                engine.forget()
+            engine.forget()
         trim_heap()
 
     def play_games(
@@ -197,7 +196,7 @@ class StepPlayer:
 
     def player(self, name: str, game: Game) -> Player:
         """Return the player ``name`` of ``game``; its engine opens on first use."""
-        return Player(self._engine(opponent_group(name), game), name, sampling_of(self.settings.sampling))
+        return Player(self._engine(opponent_group(name), game), name, self.settings.sampling)
 
     def model_of(self, name: str) -> ModelConfig:
         """Return the initial model of the player ``name``."""
@@ -220,12 +219,6 @@ class StepPlayer:
         """Return the policy's seats against others: the trained role's if only one is trained, else both."""
         return [at for at, role in enumerate(game.roles) if self.settings.roles == role] or [0, 1]
 
-    def _updatable(self, name: str) -> UpdatableEngine:
-        engine = self._engine(name, self.mix[0].game)
-        if not isinstance(engine, UpdatableEngine):
-            raise EngineError(f"{self.policy.name}: this engine cannot take new weights; train a model that plays here")
-        return engine
-
     def _engine(self, name: str, game: Game) -> Engine:
         key = f"{game.name}/{name}" if kind_of(name) is Kind.BOT else name  # each game has its own bots
         if key not in self._engines and key in OF_THE_POLICY:
@@ -239,7 +232,7 @@ class StepPlayer:
     def _close_evaluation(self) -> None:
         """Close engines of this process used only by evaluations; others would take long to reopen."""
         tested = {*self.settings.evaluation_opponents} - {*self.settings.opponents}
-        self._close([key for key, one in self._engines.items() if key in tested and isinstance(one, SharingEngine)])
+        self._close([key for key, one in self._engines.items() if key in tested and one.trains_here])
 
     def _close(self, keys: Collection[str]) -> None:
         closed = list(keys)

@@ -26,26 +26,30 @@ from spag.storage.store import write_json
 
 def play_arena(
     folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, setup: PlaySetup, *,
-    trained: Collection[str] = (), force: bool = False,
+    trained: Collection[str] = (), force: bool = False, keep_others: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Let every pair of ``entrants`` (by name) play the held-out tasks. Each game of a mixture draws its player.
 
     Reports are about the last entrant in ``trained``, else about the last local model.
 
     Writes ``episodes.jsonl`` and ``results.json``; returns the results. Games in the file stay. Raises ``RunError`` if
-    some have other entrants or settings; ``force`` removes these.
+    some have other entrants or settings; ``force`` removes these. With ``keep_others``, games of other entrants stay
+    too, and do not count.
     """
     path = folder / "episodes.jsonl"
     with naming("arena.tasks"):
         tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
-    summary = play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
+    parts = [part for match in matches for part in _drawn(match, config.seed)]
+    summary = play_matches(path, parts, setup, force=force, keep_others=keep_others)
     models = [model for model in entrants.values() if kind_of(model.name) is not Kind.BOT]
     if copies := _count_copies(tasks) if models and not config.arena.sampling.temperature else 0:
         what = f"{copies} of {len(tasks)} tasks repeat others, and models play those alike at temperature 0"
         setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
-    results = arena_report(read_episodes(path), setup.game, list(entrants))
+    wanted = {spec.id for match in matches for spec in match.specs}
+    played = (game for game in read_episodes(path) if game.id in wanted)
+    results = arena_report(played, setup.game, list(entrants))
     local = [name for name, model in entrants.items() if is_local(model.name)]
     results["subjects"] = [name for name in trained if name in entrants] or local
     results["completion_tokens"] = summary.tokens

@@ -197,12 +197,9 @@ def _check_roles(config: RunConfig, phase: PhaseConfig) -> None:
 
 def _check_training(settings: UpdateSettings, config: RunConfig) -> None:
     from spag.learning.devices import check_settings  # noqa: PLC0415 - imports torch
-    from spag.learning.launch import process_count  # noqa: PLC0415 - imports torch
 
     model = config.model.model_copy(update={"dtype": "float32"}) if config.model.dtype == "auto" else config.model
-    on_cluster = config.cluster.address is not None
-    processes = (settings.processes or 1) if on_cluster else process_count(model, settings)
-    check_settings(model, settings, processes, elsewhere=is_elsewhere(config))
+    check_settings(model, settings, before_launch=True, elsewhere=is_elsewhere(config))
 
 
 def _check_online_workers(config: RunConfig) -> None:

@@ -126,15 +126,16 @@ def _carry_out(state: Run) -> None:
         write_atomically(state.folder / "config.yaml", dump_config(state.config))
     for model in state.models.values():
         carry_out(state, model)
-    names = arena_entrants(state.config)  # a longer run has other entrants, but keeps the games between those that stay
+    names = arena_entrants(state.config)  # a longer run has other entrants; the games of those that left stay
     settings = state.settings("seed", "game", "arena")
     del settings["arena"]["entrants"]
 
     def compete() -> Results:
         entrants = {name: state.model(name) for name in names}
         results = play_arena(
-            state.folder / "arena", entrants, state.config, state.setup, trained=state.models, force=True
-        )
+            state.folder / "arena", entrants, state.config, state.setup,
+            trained=state.models, force=True, keep_others=True,
+        )  # fmt: skip
         games = sum(pair["games"] for pair in results["pairs"])
         return {"games": games, "completion_tokens": results["completion_tokens"]}
 

@@ -12,6 +12,7 @@ from spag.core.seeds import derive_seed
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.health import health
 from spag.games.base import tasks_of
+from spag.learning.job import TrainingJob
 from spag.learning.launch import train_on
 from spag.rollout.matches import make_matches, play_matches
 from spag.rollout.matchmaking import draw_opponents, spread
@@ -108,8 +109,6 @@ def _train(run: Run, model: PlannedModel) -> None:
     files = _files(run, model)
 
     def train() -> Results:
-        from spag.learning.worker import TrainingJob  # noqa: PLC0415 - imports torch
-
         played = run.manifest.stages[f"{model.folder}/play"].get("results", {}) if model.plays else {}
         job = TrainingJob(
             model=config.model,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
+from spag.core.options import SamplingConfig
 from spag.core.seeds import derive_seed
-from spag.engines.base import Player, Sampling
+from spag.engines.base import Player
 from spag.engines.bot import BotEngine
 from spag.engines.players import Kind, bot_names, bot_of, kind_of
 from spag.games.base import Game
@@ -44,6 +45,6 @@ def bot_games(name: str, limit: int | None, seed: int, game: Game) -> Iterator[E
     Their ids begin with the bot's name, because the games of several bots are in one file.
     """
     specs = training_specs(game, limit or BOT_GAMES, derive_seed(seed, name))
-    player = Player(BotEngine(bot_of(game, name)), name, Sampling())
+    player = Player(BotEngine(bot_of(game, name)), name, SamplingConfig())
     named = [replace(spec, id=f"{name}/{spec.id}") for spec in specs]
     return play(named, dict.fromkeys(game.roles, player), game=game)

@@ -21,9 +21,9 @@ from pydantic import (
 )
 
 from spag.core.errors import SpagError
-from spag.core.options import MIN_TEMPERATURE
+from spag.core.options import LARGEST, MIN_TEMPERATURE, SamplingConfig
 from spag.core.seeds import derive_seed
-from spag.engines.base import Request, Sampling
+from spag.engines.base import Request
 from spag.storage.jsonfile import decode
 
 MOST_CHOICES = 16
@@ -189,13 +189,12 @@ def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request
     if 0 < asked.temperature < MIN_TEMPERATURE:
         says = f"input should be 0 (greedy) or from {MIN_TEMPERATURE} to 2"
         raise RefusedError(f"temperature: {says}", field="temperature")
-    sampling = Sampling(
+    sampling = SamplingConfig(
         temperature=asked.temperature,
         top_p=asked.top_p,
-        top_k=max(0, asked.top_k),
+        top_k=min(max(0, asked.top_k), LARGEST),
         max_new_tokens=asked.max_tokens,
         min_new_tokens=min(asked.min_tokens, asked.max_tokens),
-        strip=False,
     )
     seed = secrets.randbits(62) if asked.seed is None else asked.seed
     stops = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop)

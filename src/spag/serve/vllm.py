@@ -7,7 +7,7 @@ from typing import Any
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.engines.prompts import longest_text
-from spag.engines.vllm.setup import copy_count, max_lora_rank, most_at_once, step_tokens, visible_gpus
+from spag.engines.vllm.setup import max_lora_rank, most_at_once, placement, step_tokens, visible_gpus
 from spag.models.finding import read_adapter, resolve_model
 from spag.serve.guard import TOKEN_VARIABLE, TokenGuard
 from spag.storage.home import expanded
@@ -29,7 +29,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
         what = f"vLLM's server holds one base model, not {', '.join(bases)}"
         raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")
     first, [folder] = models[0][1], bases
-    copies = copy_count(engine, first.device or "cuda", visible_gpus())
+    copies = len(placement(engine, first.device or "cuda", visible_gpus()))
     config = load_config(folder, trust_remote_code=first.trust_remote_code)
     positions = getattr(config, "max_position_embeddings", None)  # vLLM refuses longer texts
     length, requests = longest_text(engine.max_length, positions), most_at_once(engine.concurrency, copies)

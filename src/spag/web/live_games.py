@@ -17,8 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from spag.algorithms.settings import TeacherSettings
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
-from spag.engines.base import Sampling
-from spag.engines.players import sampling_of
+from spag.core.options import SamplingConfig
 from spag.games.base import Explanation, explain
 from spag.report.html import capital
 from spag.runs.reading import RunFolder
@@ -80,15 +79,16 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
     return answer
 
 
-def _sampling(run: RunFolder, role: str) -> Sampling:
+def _sampling(run: RunFolder, role: str) -> SamplingConfig:
     """Return how ``role`` samples in the last phase that plays the game; the arena's greedy play would repeat
     itself.
     """
     for model in reversed(run.models):
         settings, games = model.phase.settings, {game.name for game in games_of(model)}
         if run.game.name in games and not isinstance(settings, TeacherSettings):
-            return sampling_of(settings.sampling_of(role))
-    return Sampling()
+            found: SamplingConfig = settings.sampling_of(role)
+            return found
+    return SamplingConfig()
 
 
 def _lobby(

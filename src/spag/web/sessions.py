@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from spag.core.errors import ConfigError, DataError, EngineError, SpagError
+from spag.core.options import SamplingConfig
 from spag.core.types import Split, State, Task, Utterance
-from spag.engines.base import Engine, RequestError, Sampling
+from spag.engines.base import Engine, RequestError
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game, TextGame
 from spag.rollout.runner import check_room, next_request, should_retry, without_thought
@@ -72,7 +73,7 @@ class WebMatch:
     human: str
     opponent: str
     models: ModelPool
-    sampling: Sampling
+    sampling: SamplingConfig
     reply_limit_s: float = REPLY_LIMIT_S
     id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     attempt: int = 0

@@ -19,7 +19,7 @@ from anyio.from_thread import start_blocking_portal
 
 from spag.core.errors import ConfigError, EngineError
 from spag.core.thinking import CLOSE, OPEN
-from spag.engines.base import Completion, FinishReason, Request, text_before_stop
+from spag.engines.base import Completion, Engine, FinishReason, Request, text_before_stop
 from spag.engines.openai.client import attempt_limits, open_client
 
 MAX_STOPS = 4  # limit of the protocol; the rest is cut here
@@ -37,9 +37,9 @@ _NO_ROOM = re.compile(r"context (length|size)|max_tokens must be at least 1, got
 """How vLLM, SGLang and llama.cpp say that a prompt leaves no room; vLLM uses the second for one of just its limit."""
 
 
-class OpenAIEngine:
-    """Satisfies ``Engine``. An attempt may take ``timeout_s`` seconds, in proportion more if its reply may have more
-    than ``TOKENS_IN_TIME`` tokens, as those with thoughts may; it is retried ``max_retries`` times.
+class OpenAIEngine(Engine):
+    """An attempt may take ``timeout_s`` seconds, in proportion more if its reply may have more than ``TOKENS_IN_TIME``
+    tokens, as those with thoughts may; it is retried ``max_retries`` times.
 
     Raises ``ConfigError`` if the address or the key is missing or malformed. The first request that fails for good ends
     the engine: ``poll`` returns what is finished, then raises ``EngineError``, and no queued request is sent.
@@ -95,7 +95,6 @@ class OpenAIEngine:
         return finished
 
     def wake(self) -> None:
-        """Let ``poll``, in another thread, return before something is finished."""
         self._done.put(None)
 
     def close(self) -> None:
@@ -192,7 +191,7 @@ def _arguments(model: str, request: Request, refused: Collection[str]) -> dict[s
     for name, value in (("temperature", sampling.temperature), ("top_p", sampling.top_p)):
         if name not in refused or value != 1:
             arguments[name] = value
-    stop = () if sampling.thinking else request.stop[:MAX_STOPS]  # a thought may contain one: cut here
+    stop = () if sampling.thinks else request.stop[:MAX_STOPS]  # a thought may contain one: cut here
     return arguments | ({"stop": stop} if stop and "stop" not in refused else {})
 
 
@@ -209,7 +208,7 @@ def _read_reply(response: Any, request: Request) -> Completion:
         is_valid = False
     if not is_valid:
         raise ValueError(f"the reply is not a chat completion: {response.text}")
-    thinking = request.sampling.thinking
+    thinking = request.sampling.thinks
     text = _with_thought(choice, text) if thinking else text
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.most_tokens]
     kept = kept.encode(errors="replace").decode()  # half a character, as JSON may hold, could not be stored
@@ -221,7 +220,7 @@ def _read_reply(response: Any, request: Request) -> Completion:
         reason = FinishReason.STOP  # vLLM's stop_reason is the stop string
     else:
         reason = FinishReason.EOS
-    return Completion(request.id, request.sampling.trim(kept), reason, *tokens)
+    return Completion(request.id, kept, reason, *tokens)
 
 
 def _with_thought(choice: Any, text: str) -> str:

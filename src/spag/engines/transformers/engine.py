@@ -16,8 +16,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
+from spag.core.options import SamplingConfig
 from spag.core.thinking import CLOSE
-from spag.engines.base import Completion, FinishReason, Request, Sampling, check_shapes, token_limit
+from spag.engines.base import Completion, Engine, FinishReason, Request, check_shapes, token_limit
 from spag.engines.prompts import TokenizedRequest, tokenize
 from spag.engines.transformers.forward import SlotModel
 from spag.engines.transformers.sampler import random_bits, sample_tokens
@@ -50,16 +51,16 @@ class _Row:
         return [*self.asked.prompt, *self.generated]
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingConfig:
         return self.asked.request.sampling
 
 
-class TransformersEngine:
-    """Satisfies ``SharingEngine``, ``WakingEngine`` and ``StreamingEngine``.
-
-    ``adapter``: which of several LoRA adapters in ``model`` it uses; engines for the others may share the model, one at
-    a time.
+class TransformersEngine(Engine):
+    """``adapter``: which of several LoRA adapters in ``model`` it uses; engines for the others may share the model, one
+    at a time.
     """
+
+    trains_here = True
 
     def __init__(
         self,
@@ -108,11 +109,9 @@ class TransformersEngine:
         return finished
 
     def wake(self) -> None:
-        """Let ``poll``, in another thread, return before something is finished."""
         self._woken = True
 
     def partial(self, request_id: str) -> str | None:
-        """Return the text so far of a request, ``None`` if it is unknown. Safe to call while ``poll`` runs."""
         rows = [*self._active, *self._queue]  # in the queue it may wait for another request's logits
         return next((row.asked.spoken(row.text) for row in rows if row.asked.request.id == request_id), None)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from spag.engines.base import Sampling
+from spag.core.options import SamplingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Draw:
 
 def sample_tokens(
     logits: torch.Tensor,
-    sampling: Sequence[Sampling],
+    sampling: Sequence[SamplingConfig],
     noise: torch.Tensor,
     banned: Mapping[int, Sequence[int]],
     size: int | None = None,
@@ -79,7 +79,7 @@ def _gumbel_max(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     return (logits - exponential.log_()).argmax(-1)
 
 
-def _filtered(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
+def _filtered(scaled: torch.Tensor, sampling: Sequence[SamplingConfig]) -> torch.Tensor:
     """Set logits dropped by top-k to minus infinity, then those dropped by top-p from the renormalised rest."""
     if all(s.top_k == 0 and s.top_p >= 1.0 for s in sampling):
         return scaled

@@ -19,8 +19,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
+from spag.core.options import SamplingConfig
 from spag.core.thinking import CLOSE, END_OF_ANSWER, OPEN
-from spag.engines.base import Completion, FinishReason, GroupPlace, Request, RequestError, Sampling, token_limit
+from spag.engines.base import Completion, Engine, FinishReason, GroupPlace, Request, RequestError, token_limit
 from spag.engines.prompts import TokenizedRequest, tokenize
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import MAX_TEMPERATURE
@@ -29,8 +30,8 @@ from spag.models.tokens import PromptStyle, token_count
 
 
 @dataclass(slots=True)
-class VLLMEngine:
-    """One model of a pool. Satisfies ``GroupedEngine`` and ``RestingEngine``. ``stop_ids``: tokens that end a reply."""
+class VLLMEngine(Engine):
+    """One model of a pool. ``stop_ids``: tokens that end a reply."""
 
     pool: VLLMPool
     tokenizer: PreTrainedTokenizerBase
@@ -66,14 +67,12 @@ class VLLMEngine:
         return finished
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """See ``UpdatableEngine``. Takes all weights, named as in the transformers model, or some of an adapter's,
-        named as in its ``PeftModel``. The base model changes for all its adapters. Nothing may be in flight on the
-        pool.
+        """See ``Engine``. Takes all weights, named as in the transformers model, or some of an adapter's, named as in
+        its ``PeftModel``. The base model changes for all its adapters. Nothing may be in flight on the pool.
         """
         self.pool.update_weights(weights, self.adapter)
 
     def group_size(self) -> tuple[str, int]:
-        """See ``GroupedEngine``."""
         return self.pool.group_size()
 
     def join_group(self, place: GroupPlace) -> str | None:
@@ -83,7 +82,7 @@ class VLLMEngine:
         self.pool.receive_weights(update)
 
     def rest(self) -> bool:
-        """See ``RestingEngine``: all engines of the pool rest, and wake at the next request or weights."""
+        """See ``Engine``: all engines of the pool rest, and wake at the next request or weights."""
         return self.pool.rest(asleep=True)
 
     def close(self) -> None:
@@ -111,7 +110,7 @@ class VLLMEngine:
         so it may have run past one: tokens after it are dropped.
         """
         ids = tuple(takewhile(lambda token: token < self.token_count, output.token_ids))
-        if asked.request.sampling.thinking:
+        if asked.request.sampling.thinks:
             ids = within_limits(ids, asked.decode, asked.request.sampling)
         hit_limit = output.hit_limit or len(ids) < len(output.token_ids)
 
@@ -127,7 +126,7 @@ class VLLMEngine:
 
 
 def within_limits(
-    ids: tuple[int, ...], decode: Callable[[tuple[int, ...]], str], sampling: Sampling
+    ids: tuple[int, ...], decode: Callable[[tuple[int, ...]], str], sampling: SamplingConfig
 ) -> tuple[int, ...]:
     """Return the tokens up to the first limit, of thought or utterance, that they reach: vLLM knows only their sum."""
     thought, utterance = sampling.thought_tokens, sampling.max_new_tokens
@@ -157,7 +156,7 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int], style: Promp
         # with thinking, vLLM counts the thought's tokens too
         "min_tokens": min(sampling.min_new_tokens, sampling.max_new_tokens),
         "seed": request.seed & (2**63 - 1),
-        "stop": [] if sampling.thinking else stop,  # a thought may contain one: cut here
+        "stop": [] if sampling.thinks else stop,  # a thought may contain one: cut here
         "stop_token_ids": sorted(stop_ids),
         "ignore_eos": True,  # stop_token_ids has it
         "logprobs": 1,  # two columns, for the sampled token only (see extension.py)

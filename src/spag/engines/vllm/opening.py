@@ -14,10 +14,8 @@ from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import (
     VLLMSettings,
-    copy_count,
     engine_arguments,
-    engine_gpus,
-    own_device,
+    placement,
     visible_gpus,
     worker_environments,
 )
@@ -51,7 +49,8 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
     )
     sleep = 0 if settings.on_cpu else settings.engine.sleep
     highest, folders = max(map(token_count, tokenizers)), tuple(str(adapter.folder) for adapter in settings.adapters)
-    pool = VLLMPool(arguments, environments, highest, folders, sleep, engine_gpus(settings))
+    gpus = [*itertools.chain(*settings.replicas)]
+    pool = VLLMPool(arguments, environments, highest, folders, sleep, gpus)
     numbers = itertools.count(1)  # 0 is the base model
     return [
         VLLMEngine(pool, tokenizer, stop_ids, style, engine.concurrency, next(numbers) if adapter else 0)
@@ -60,15 +59,12 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
 
 
 def _settings(first: ModelConfig, adapters: tuple[Adapter, ...], engine: EngineConfig, split: int) -> VLLMSettings:
-    gpus = visible_gpus()
-    device = own_device(checked_device(first.device), gpus, engine)
     return VLLMSettings(
         model=resolve_model(adapters[0].base if adapters else first.name),
         dtype=first.dtype,
-        device=device,
         engine=PlannedEngine(**engine.model_dump()),
+        replicas=placement(engine, checked_device(first.device), visible_gpus()),
         adapters=adapters,
-        copies=copy_count(engine, device, gpus),
         split=split,
         trust_remote_code=first.trust_remote_code,
     )

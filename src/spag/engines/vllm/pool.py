@@ -199,14 +199,14 @@ class VLLMPool:
         self._asleep = False  # they wake sleeping replicas
 
     def group_size(self) -> tuple[str, int]:
-        """See ``GroupedEngine``. An engine of adapters has another transfer."""
+        """See ``Engine``. An engine of adapters has another transfer."""
         if (transfer := self.arguments["weight_transfer_config"]["backend"]) != "nccl":
             raise EngineError(f"its vLLM takes weights by {transfer}")
         version, _ = installed_vllm() or ("", False)
         return version, len(self._replicas) * int(self.arguments["tensor_parallel_size"])
 
     def join_group(self, place: GroupPlace) -> str | None:
-        """See ``GroupedEngine``: every process has a rank, replica by replica."""
+        """See ``Engine``: every process has a rank, replica by replica."""
         each = int(self.arguments["tensor_parallel_size"])
         return self._tell(
             WorkerOrder("join", (broadcast_info(place) | {"rank_offset": place.rank + number * each},))
@@ -214,7 +214,7 @@ class VLLMPool:
         )
 
     def receive_weights(self, update: Mapping[str, Any]) -> None:
-        """See ``GroupedEngine``."""
+        """See ``Engine``."""
         if self._callbacks:
             raise EngineError("weights change only between requests")
         self._tell_all("take", update)

@@ -47,21 +47,20 @@ class Backend(StrEnum):
 class VLLMSettings:
     """One vLLM: a base model, the adapters served with it, and the options of ``engine``.
 
-    ``copies`` is how many replicas there are; ``split`` is how many vLLMs opened together share the memory.
+    ``replicas``: of ``placement``; ``split`` is how many vLLMs opened together share the memory.
     """
 
     model: str
     dtype: str
-    device: str
     engine: PlannedEngine
+    replicas: list[list[int]]
     adapters: tuple[Adapter, ...] = ()
-    copies: int = 1
     split: int = 1
     trust_remote_code: bool = False
 
     @property
     def on_cpu(self) -> bool:
-        return self.device.startswith("cpu")
+        return not any(self.replicas)
 
 
 def visible_gpus() -> list[str]:
@@ -74,19 +73,28 @@ def visible_gpus() -> list[str]:
     return [str(index) for index in range(torch.cuda.device_count())]
 
 
-def own_device(device: str, gpus: list[str], engine: EngineConfig) -> str:
-    """Return the device for vLLM: ``device``, or the first of this process's GPUs if several train together."""
-    rank = int(os.environ.get("LOCAL_RANK", "-1"))
-    if rank < 0 or len(gpus) < 2 or device not in ("cuda", "cuda:0"):  # training takes cuda:0 for cuda, too
-        return device
-    return f"cuda:{rank * engine.gpus}"
+def placement(engine: EngineConfig, device: str, gpus: list[str]) -> list[list[int]]:
+    """Return the GPUs of each replica, by index among ``gpus``, the visible ones; none on a CPU. Raises ``ConfigError``
+    for too few.
 
-
-def copy_count(engine: EngineConfig, device: str, gpus: list[str]) -> int:
-    """Return how many copies of the model play: as set, else one per GPU or group of GPUs of ``device``."""
-    if engine.data_parallel or device != "cuda":
-        return engine.data_parallel or 1
-    return max(len(gpus) // engine.tensor_parallel, 1)
+    There are as many replicas as set, else one per GPU or group of GPUs of ``cuda``, or one in each of several
+    processes that train together. Of P such processes here, number r trains on GPU r, as accelerate has it, and plays
+    on r, r + P, r + 2P and so on: no engine is on the GPU of another's trainer.
+    """
+    rank, each, copies = int(os.environ.get("LOCAL_RANK", "-1")), engine.tensor_parallel, engine.data_parallel or 1
+    if device.startswith("cpu"):
+        return [[] for _ in range(copies)]
+    first, step, place = int(device.partition(":")[2] or 0), 1, f"from {device} on"
+    if rank >= 0 and len(gpus) > 1 and device in ("cuda", "cuda:0"):  # training takes cuda:0 for cuda, too
+        first, step = rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        place = f"in each of {step} processes"
+    elif device == "cuda":
+        copies = engine.data_parallel or max(len(gpus) // each, 1)
+    own = range(first, first + copies * each * step, step)
+    if own[-1] >= len(gpus):
+        asked = f"engine.data_parallel={copies} x engine.tensor_parallel={each} GPUs {place}"
+        raise ConfigError(f"{asked}, but {len(gpus)} are visible; lower one of them")
+    return [[*own[at : at + each]] for at in range(0, len(own), each)]
 
 
 def most_at_once(concurrency: int, copies: int) -> int:
@@ -166,7 +174,7 @@ def engine_arguments(
         "tokenizer": settings.model,
         "dtype": settings.dtype,
         "max_model_len": length,
-        "max_num_seqs": most_at_once(engine.concurrency, settings.copies),
+        "max_num_seqs": most_at_once(engine.concurrency, len(settings.replicas)),
         "tensor_parallel_size": engine.tensor_parallel,
         "distributed_executor_backend": "mp" if engine.tensor_parallel > 1 else "uni",
         "enable_prefix_caching": True,
@@ -207,7 +215,7 @@ def engine_arguments(
 
 def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free_bytes: int) -> int:
     """Return one replica's cache size: enough for the games, between one full text and half the free memory."""
-    engine, share = settings.engine, free_bytes // (settings.split * settings.copies)
+    engine, share = settings.engine, free_bytes // (settings.split * len(settings.replicas))
     one = 2 * length * token_bytes  # doubled: room for a partial block, and for the one that vLLM keeps empty
     if engine.memory is not None:
         return max(int(engine.memory * share), one)
@@ -215,28 +223,21 @@ def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free
 
 
 def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpus: list[str]) -> list[dict[str, str]]:
-    """Return the additional environment variables of each replica's process. Raises ``ConfigError`` for too few GPUs.
+    """Return the additional environment variables of each replica's process.
 
     ``cores`` are the CPU cores we may use; ``visible_gpus`` the GPUs, named as in ``CUDA_VISIBLE_DEVICES``.
     """
     common = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
     common |= {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING")}
-    replicas, each = settings.copies, settings.engine.tensor_parallel
+    # a forked process would hold the replica's pipe: if it hangs in NCCL, nobody would notice the replica's end
+    common |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if settings.on_cpu:
         # without torch.compile vLLM starts in a third of the time and needs no C++ compiler
         common |= {"TORCH_COMPILE_DISABLE": "1"}
-        return [common | _cores_environment(share, each) for share in _shares(cores, replicas)]
-    gpus = engine_gpus(settings)
-    if gpus.stop > len(visible_gpus):
-        asked = f"engine.data_parallel={replicas} x engine.tensor_parallel={each} GPUs from {settings.device} on"
-        raise ConfigError(f"{asked}, but {len(visible_gpus)} are visible; lower one of them")
-    return [common | {"CUDA_VISIBLE_DEVICES": ",".join(visible_gpus[start : start + each])} for start in gpus[::each]]
-
-
-def engine_gpus(settings: VLLMSettings) -> range:
-    """Return the GPUs that all replicas use, by their index among the visible ones; none on a CPU."""
-    first = int(settings.device.partition(":")[2] or 0)
-    return range(first, first + (0 if settings.on_cpu else settings.copies * settings.engine.tensor_parallel))
+        shares = _shares(cores, len(settings.replicas))
+        return [common | _cores_environment(share, settings.engine.tensor_parallel) for share in shares]
+    named = (",".join(visible_gpus[gpu] for gpu in gpus) for gpus in settings.replicas)
+    return [common | {"CUDA_VISIBLE_DEVICES": gpus} for gpus in named]
 
 
 def _cores_environment(cores: list[int], workers: int) -> dict[str, str]:

@@ -20,7 +20,10 @@ from typing import Any
 
 from spag.engines.vllm.served import ServedWeights
 
-_GRACE_S = 6.0  # between the pool's end and ours
+_GRACE_S = 12.0
+"""Between the pool's end and ours: vLLM waits 5 s for its own workers, and 4 more before it kills them, and only then
+removes their shared memory. Less than ``_CLOSING_SECONDS`` of ``pool.py``.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,10 +123,9 @@ class RayPlayers:
         """Give new weights to the engine of ``player`` in every worker, including later replacements of lost ones.
         Returns at once, or when the engines in ``group`` have them.
 
-        See ``UpdatableEngine.update_weights``; each engine takes them before its next game, and one that cannot counts
-        as lost. Values are copied now, and may change afterwards; ``steady`` ones do not change until ``forget``, and
-        are copied only if an engine outside the group needs them. Raises ``EngineError`` while games of the last play
-        are left.
+        See ``Engine.update_weights``; each engine takes them before its next game, and one that cannot counts as lost.
+        Values are copied now, and may change afterwards; ``steady`` ones do not change until ``forget``, and are copied
+        only if an engine outside the group needs them. Raises ``EngineError`` while games of the last play are left.
         """
         if self.queue.left:
             raise EngineError("weights change only between plays")

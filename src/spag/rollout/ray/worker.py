@@ -15,7 +15,7 @@ from typing import Any
 
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
-from spag.engines.base import GroupedEngine, GroupPlace, Player, UpdatableEngine
+from spag.engines.base import GroupPlace, Player
 from spag.games.base import Game
 from spag.rollout.ray.weights import unpack
 from spag.rollout.runner import GameSpec, PlayStats, Runner, total_concurrency
@@ -89,31 +89,22 @@ class PlayWorker:
 
     def update_weights(self, packed: Mapping[str, Any], name: str) -> None:
         """Give new weights, packed, to the engine of the player ``name``. Raises ``EngineError``."""
-        engine = self._opened[name].engine
-        if not isinstance(engine, UpdatableEngine):
-            raise EngineError(f"{type(engine).__name__} takes no new weights")
-        engine.update_weights(unpack(packed))
+        self._opened[name].engine.update_weights(unpack(packed))
 
     def group_size(self, name: str) -> tuple[str, int] | str:
-        """See ``GroupedEngine``, for the engine of the player ``name``; returns the reason if it cannot join any."""
+        """See ``Engine``, for the engine of the player ``name``; returns the reason if it cannot join any."""
         try:
-            return self._grouped(name).group_size()
+            return self._opened[name].engine.group_size()
         except EngineError as error:
             return str(error)
 
     def join_group(self, name: str, place: GroupPlace) -> str | None:
-        """See ``GroupedEngine``. Raises ``EngineError`` if the engine has ended."""
-        return self._grouped(name).join_group(place)
+        """See ``Engine``. Raises ``EngineError`` if the engine has ended."""
+        return self._opened[name].engine.join_group(place)
 
     def receive_weights(self, name: str, update: Mapping[str, Any]) -> None:
-        """See ``GroupedEngine``."""
-        self._grouped(name).receive_weights(update)
-
-    def _grouped(self, name: str) -> GroupedEngine:
-        engine = self._opened[name].engine
-        if not isinstance(engine, GroupedEngine):
-            raise EngineError(f"{type(engine).__name__} can join no group")
-        return engine
+        """See ``Engine``."""
+        self._opened[name].engine.receive_weights(update)
 
     def close(self) -> None:
         """Close the engines and everything they started."""
