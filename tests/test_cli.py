@@ -409,14 +409,19 @@ def test_import_prompts_and_play_with_them(tmp_path: Path, model_folder: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "played"),
-    [((), "nim"), (("--game", "tic_tac_toe"), "tic_tac_toe"), (("--set", "game.hands=6"), "kuhn_poker")],
+    [
+        ((), "nim"),
+        (("--set", "phases=[{algorithm: group, mix: [{name: tic_tac_toe}, {name: nim}]}]"), "tic_tac_toe"),
+        (("--game", "tic_tac_toe"), "tic_tac_toe"),
+        (("--set", "game.hands=6"), "kuhn_poker"),
+    ],
 )
 def test_play_plays_the_game_of_the_phase_unless_asked_for_another(
     tmp_path: Path, more: tuple[str, ...], played: str
 ) -> None:
     config, out = tmp_path / "run.yaml", tmp_path / "games.jsonl"
     config.write_text("game: {name: kuhn_poker}\nphases: [{algorithm: spag, tasks: 2, game: {name: nim}}]\n")
-    spag("play", "bot:random", "--config", config, *more, "--output", out)
+    spag("play", "bot:random", "--config", config, "--count", 2, *more, "--output", out)
     assert {game.game for game in read_episodes(out)} == {played}
 
 

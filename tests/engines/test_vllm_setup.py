@@ -209,6 +209,10 @@ def test_processes_that_train_together_play_on_gpus_apart(
         assert [len(one) for one in settings.replicas] == [tensor] * (data or 1)
         used += names
     assert len(set(used)) == len(used) == processes * engine.gpus and set(used) <= set(gpus)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    if engine.gpus > 1:
+        with pytest.raises(ConfigError, match="LOCAL_WORLD_SIZE is not; start the processes with torchrun"):
+            placement(engine, "cuda", gpus)
 
 
 def test_each_copy_gets_its_own_cores_or_gpus() -> None:

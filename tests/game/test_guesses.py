@@ -74,6 +74,9 @@ WRONG = [
     "I know the word! The correct answer is lake.",
     'I know the word! "Listen"!',
     "I know the word! It is hello.",
+    "I know the word! Is it idea?",
+    "I know the word! You mean focus?",
+    "The word is idea!",
     "I know the word! Hm. Lake, pond, river, sea.",  # only the last clause counts
     "I know the word! River, lake.",
     "I know the word! Is it lake, is it river?",

@@ -149,6 +149,13 @@ SPELLED = [
     ("river", "r-i-v-e-r-s"),
     ("river", "r-i-v-e-r-r"),
     ("river", "a r i v e r I saw"),
+    # one more letter makes no other word
+    ("river", "It's R I V E R!"),
+    ("river", "r-i-v-e-r-x"),
+    ("river", "plan B r i v e r"),
+    ("river", "t h e r i v e r"),
+    ("river", "r, i, v, e, r, b, c"),
+    ("dog", "D-O-G-C-A-T"),
     ("mouse", "m-i-c-e"),
     ("ox", "an o-x"),
     ("river", "ri\u200bver"),

@@ -202,6 +202,8 @@ CASES = {
             ("Conozco la palabra: ¡el lago!", LOST),
             ("¡Conozco la palabra! ¡Gracias!", None),
             ("Conozco la palabra. ¡Adivina!", None),
+            ("Conozco la palabra ¿quieres una pista?", None),
+            ("Conozco la palabra. ¿Jugamos?", None),
             ("¡Conozco la palabra! Es el `río`.", WON),
             ("¡Conozco la palabra! Es un `lago`.", LOST),
             ("¡Ya conozco la palabra! ¿Es río?", WON),

@@ -62,12 +62,12 @@ def play_command(
 ) -> None:
     """Play games between two models into a file.
 
-    FIRST and SECOND play the game's roles in order (spag games lists them). Each is a model: a hub id, a folder, a GGUF
-    file, smollm2-135m, openai:MODEL for an OpenAI-compatible endpoint (OPENAI_BASE_URL and OPENAI_API_KEY in the
-    environment), or bot:NAME, a scripted player of the game. SECOND defaults to FIRST, and FIRST to the config's model.
-    Sampling, tasks and game are those of the config's first phase that plays; --game or another option about the game
-    selects the config's game instead. The same command resumes; a file with games of other players or settings is
-    refused without --force.
+    FIRST and SECOND play the game's roles in order (spag games lists them). Each is a model: a hub id, a folder, a
+    GGUF file, smollm2-135m, openai:MODEL for an OpenAI-compatible endpoint (OPENAI_BASE_URL and OPENAI_API_KEY in the
+    environment), or bot:NAME, a scripted player of the game. SECOND defaults to FIRST, and FIRST to the config's
+    model. Sampling, tasks and game (of a mix, the first) are those of the config's first phase that plays; --game or
+    another option about the game selects the config's game instead. The same command resumes; a file with games of
+    other players or settings is refused without --force.
     """
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
@@ -79,12 +79,13 @@ def play_command(
     from spag.runs.execute import resolve_dtype
     from spag.runs.machine_checks import check_players
 
-    config, settings = _playing(read_config(config_name))
+    config = read_config(config_name)
+    game, settings = _playing(config)
     first = first or config.model.name
     second = second or first
     bots = not any(map(is_local, (first, second)))
     config = resolve_dtype(config, lambda measure: played_dtype(output) or measure(), here=bots)
-    setup = PlaySetup.of(config, open_reporter())
+    setup = PlaySetup(game, config.engine, open_reporter(), config.cluster)
     tasks = _tasks(setup.game, settings, count, derive_seed(config.seed, "words"))
     greedy = {"temperature": 0.0} if testing else {}
     players = {
@@ -108,17 +109,18 @@ def play_command(
         print_play(summary, setup.game, price)
 
 
-def _playing(config: "RunConfig") -> "tuple[RunConfig, IterationSettings | OnlineSettings]":
-    """Return the options of the first phase that plays, without one SPAG's defaults, and the config with its game."""
+def _playing(config: "RunConfig") -> "tuple[Game, IterationSettings | OnlineSettings]":
+    """Return the game, of a mix the first, and the options of the first phase that plays; without one, the config's
+    game and SPAG's defaults.
+    """
     from spag.algorithms.online_settings import OnlineSettings
     from spag.algorithms.settings import IterationSettings
     from spag.algorithms.spag import SpagSettings
 
     for phase in config.phases:
         if isinstance(settings := phase.settings, IterationSettings | OnlineSettings):
-            game = config.game if asks_for_game() else config.game_of(phase)
-            return config.model_copy(update={"game": game}), settings
-    return config, SpagSettings()
+            return config.game.build() if asks_for_game() else phase.mix(config.game_of(phase))[0][0], settings
+    return config.game.build(), SpagSettings()
 
 
 def _tasks(

@@ -108,7 +108,7 @@ def game_by_rules(episode: Episode, known: Game, **settings: Any) -> Game:
     for name, file in files.items():
         if recorded[name] != own[name]:
             fault = f"was played with a file for game.{name} whose hash is {recorded[name]}, not {file!r}"
-            raise DataError(f"game {episode.id!r} {fault}")
+            raise DataError(f"game {episode.id!r} {fault}; name that file")
     return known if rules.items() <= own.items() else game_of(episode, **{**files, **settings})
 
 

@@ -26,6 +26,7 @@ _EMBEDDED_FOLDER = "SmolLM2-135M-Instruct.Q4_1-"  # where it is converted (gguf.
 ADAPTER_CONFIG = "adapter_config.json"
 BAICHUAN = "baichuan"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+RUN_FILE = "manifest.json"  # of a run folder
 
 
 def resolve_model(name: str) -> str:
@@ -134,17 +135,21 @@ def read_adapter(folder: Path) -> Adapter | None:
 
 
 def _found_base(base: str, folder: Path) -> str:
-    """Return where the base model of the adapter in ``folder`` is. Training records its absolute path, which is wrong
-    after both were moved, and another's after both were copied: so the nearest folder above is asked for two names of
-    the path or more (the root has all of them), then the machine for a converted model.
+    """Return where the base model of the adapter in ``folder`` is. Training records its absolute path, which is another
+    run's after a run was copied, and wrong after both were moved: then the nearest folder above that has two names of
+    the path or more is taken, and else the model converted on this machine.
     """
     if not Path(base).is_absolute():
         return base
+    is_there, moved = os.path.isfile, not os.path.exists(base)  # noqa: PTH110 - a Path may raise
     parts, above = Path(base).parts, folder.absolute().parents
-    places = (parent.joinpath(*parts[at:]) for parent in above for at in range(1, len(parts) - 1))
-    found = next((str(at) for at in places if os.path.isfile(at / CONFIG)), "")  # noqa: PTH113 - a Path may raise
-    if found or os.path.exists(base):  # noqa: PTH110 - likewise, where it may not look
-        return found or base
+    cuts = ((parent, Path(*parts[:at]), Path(*parts[at:])) for parent in above for at in range(1, len(parts) - 1))
+    for parent, old, rest in cuts:
+        copied = is_there(parent / RUN_FILE) and is_there(old / RUN_FILE)
+        if (moved or copied) and is_there(parent / rest / CONFIG):
+            return str(parent / rest)
+    if not moved:
+        return base
     if parts[-1].startswith(_EMBEDDED_FOLDER):
         return EMBEDDED_NAME
     converted = cache_folder() / parts[-1]  # a GGUF file's, whose hash is in the name

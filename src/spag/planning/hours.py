@@ -82,7 +82,7 @@ def training_hours(
     link = device.link if processes <= _MACHINE else min(device.link, assumed.network * 1e9)
     moved = 8.0 * trained * updates
     if settings.parallel != "replicas":
-        moved = rounds * (4.0 * shape.parameters + 4.0 * trained)
+        moved = max(rounds, updates) * (4.0 * shape.parameters + 4.0 * trained)
         if settings.offload:
             seconds += moved / processes / (PCIE * assumed.bandwidth)
             seconds += updates * 28.0 * trained / ceil(processes / _MACHINE) / (HOST * assumed.bandwidth)

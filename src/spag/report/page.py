@@ -235,6 +235,9 @@ def _games(run: ReadableRun) -> dict[str, Any]:
     game = _game_of(run, source)
     episodes = read_episodes(source.path, torn_ok=True)
     own = (one for one in episodes if one.game == game.name)  # online steps may mix games
+    if source.name == "arena" and run.arena:
+        names = {row["name"] for row in run.arena["ratings"]}  # the file may have games of former entrants
+        own = (one for one in own if names.issuperset(info.model for info in one.players.values()))
     picked = run.part(lambda: pick_games(own, game), None)
     if picked is None:
         return {"games_from": None}

@@ -2,7 +2,7 @@
 
 It finds ``ri ver``, ``r-i-v-e-r``, ``(riv)er``, ``r1i2v3e4r``, ``'riv' + 'er'``, one letter a line, ``guitar2`` (one
 fragment next to a digit is enough), the same with letters doubled (``riiiver``) and backwards (``r-e-v-i-r``). "To get
-her" stays fine, and so do single letters that go on: ``d-r-i-v-e-r`` is another word.
+her" stays fine, and so do single letters that go on to another word: ``d-r-i-v-e-r``.
 """
 
 import re
@@ -15,6 +15,7 @@ from spag.text.shapes import LETTERS, Reading, Shapes, squeezed
 _RUN = re.compile(r"(.)\1*")
 _MOST = 300  # runs looked at in one utterance; only a hostile one has more
 _LONGEST_GAP = 40  # characters between two fragments
+_SPELLED = 24  # letters looked at on each side of a spelled word
 # between the halves of one written word: car-pet says carpet, "car pet" does not
 _TIGHT = re.compile(r"[-_*~|+\\·•=]+|\.(?=[a-z])")
 _CONTRACTION = re.compile(r"(?<![^\W\d_])([^\W\d_]++)(?:'([^\W\d_]+)|\((?:s|es)\))")
@@ -107,14 +108,16 @@ def _is_meant(reading: str, low: str, window: list[Span], form: str, shapes: Sha
 
 
 def _spells_on(low: str, window: list[Span], gap: str, lexicon: Lexicon) -> bool:
-    """Tell whether the letters of a window go on beyond it, each behind ``gap``: P-A-R-T-Y says party, not part."""
+    """Tell whether single letters go on beyond a window, each behind ``gap``, to another word: P-A-R-T-Y is no part."""
     (start, _), (_, end) = window[0], window[-1]
     if any(right - left > 1 for left, right in window):
         return False
-    before = re.search(rf"(?<![^\W_])([^\W\d_]){re.escape(gap)}$", low[max(0, start - len(gap) - 2) : start])
-    after = re.match(rf"{re.escape(gap)}([^\W\d_])(?![^\W_])", low[end : end + len(gap) + 2])
-    spaced = any(map(str.isspace, gap))  # a r i v e r
-    return any(found and not (spaced and lexicon.is_word(found[1])) for found in (before, after))
+    step, width = re.escape(gap), _SPELLED * (len(gap) + 1)
+    before = re.search(rf"(?<![^\W_])(?<!')(?:[^\W\d_]{step})*$", low[max(0, start - width) : start])
+    after = re.match(rf"(?:{step}[^\W\d_](?![^\W_]))*", low[end : end + width])
+    more = before[0] if before else "", after[0] if after else ""
+    whole = "".join(LETTERS.findall(low[start:end].join(more)))
+    return len(whole) > len(window) and (lexicon.is_known(whole) or lexicon.is_word(whole))
 
 
 def _is_meant_alone(letters: str, form: str, shapes: Shapes, *, beside_digit: bool) -> bool:

@@ -95,7 +95,9 @@ class _Dictionary:
             accented = accented.replace(spelling, letter)
         endings = {*self.endings}
         if self.is_word(word):  # France is no feminine and près has its accent; idees may be a plural
-            endings &= self.plurals.keys() if plain == word else set()
+            common = partial(frequency_in, self.language)
+            kept = {end for end in endings if end in self.plurals or common(plain.removesuffix(end)) >= common(word)}
+            endings = kept if plain == word else set()
         stems = {plain, *(plain.removesuffix(ending) for ending in endings)} if not self.is_known(plain) else set()
         return {*stems, *self.lemmas(accented)}
 

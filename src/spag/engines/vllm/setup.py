@@ -86,6 +86,8 @@ def placement(engine: EngineConfig, device: str, gpus: list[str]) -> list[list[i
         return [[] for _ in range(copies)]
     first, step, place = int(device.partition(":")[2] or 0), 1, f"from {device} on"
     if rank >= 0 and len(gpus) > 1 and device in ("cuda", "cuda:0"):  # training takes cuda:0 for cuda, too
+        if "LOCAL_WORLD_SIZE" not in os.environ and copies * each > 1:
+            raise ConfigError("LOCAL_RANK is set and LOCAL_WORLD_SIZE is not; start the processes with torchrun")
         first, step = rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         place = f"in each of {step} processes"
     elif device == "cuda":

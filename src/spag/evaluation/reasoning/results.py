@@ -116,7 +116,10 @@ def item_difference(values: Sequence[float], reference: Sequence[float]) -> Item
     differences = [value - other for value, other in zip(values, reference, strict=True)]
     mean = mean_of(differences)
     rows, counts = np.unique(np.asarray(differences, dtype=np.float64), return_counts=True)
-    found = paired_difference(rows, np.ones_like(counts), counts, most=max(1.0, float(np.abs(rows).max())))
+    differing = rows != 0  # graded metrics differ by less than right-or-wrong ones
+    usual = math.sqrt(np.average(rows[differing] ** 2, weights=counts[differing])) if differing.any() else None
+    most = max(1.0, float(np.abs(rows).max()))
+    found = paired_difference(rows, np.ones_like(counts), counts, most=most, usual=usual)
     assert found is not None
     better, worse = int(counts[rows > 0].sum()), int(counts[rows < 0].sum())
     return ItemDifference(mean.value, found.low, found.high, mean.se, better, worse, found.p_value)

@@ -64,8 +64,9 @@ class Grammar:
     clause: Annotated[Pattern, r'[.!?:;,\n"()—–]|\b<joins>\b']
     no_names: Annotated[Pattern, r"<no_names>(?![\w'])"]
     address: Annotated[Pattern, r"<address>(?![\w'])"]
+    calls: Annotated[Pattern, r"<calls>"]
     talk: Annotated[Pattern, r"(?<!\w)<talk>(?![\w'])"]
-    tags: Annotated[Pattern, r"(?:[^\w]|(?<!\w)(?:<tags>|<address>)(?![\w']))*"]
+    tags: Annotated[Pattern, r"(?:[^\w]|(?<!\w)(?:<tags>|<address>|<calls>)(?![\w']))*"]
 
     @staticmethod
     def compile(guesses: Mapping[str, str | list[str]]) -> "Grammar":

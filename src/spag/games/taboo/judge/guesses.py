@@ -21,7 +21,7 @@ what follows it has to be a guess if it is wrong, too, or a list of adjectives w
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from spag.games.taboo.languages import Grammar, language_of
@@ -50,13 +50,14 @@ class Guess:
     """A folded ``phrase``, without an article, and the ``rest`` of its line, which begins with the phrase.
 
     ``loose``: it follows a wording of talk, so a wrong one counts only if it is no longer than the target, no adjective
-    and nobody's name. After "it is", any short phrase does.
+    and nobody's name. After "it is", any short phrase does. ``bare``: it is all of the last clause, without a wording.
     """
 
     phrase: str
     rest: str
     quoted: bool
     loose: bool
+    bare: bool = False
 
     @property
     def after(self) -> str:
@@ -74,7 +75,7 @@ def find_guess(
     spoken = language_of(language)
     target = target_of(target_word, spoken.lexicon)
     wrong = None
-    for reading in unmasked(_INVERTED.sub(":", text), spoken.lexicon.letters):
+    for reading in unmasked(_INVERTED.sub(",", text), spoken.lexicon.letters):
         found = _first_guess(reading, target, spoken.grammar, by_defender=by_defender)
         if found is not None and found[1]:
             return found
@@ -144,7 +145,7 @@ def _announced(after: str, grammar: Grammar) -> Iterator[Guess | None]:
     for start in starts:
         guess = _phrase(after, start, grammar, loose=True)
         if guess and grammar.tags.fullmatch(guess.after) and "\n" not in after[start:].strip():
-            yield guess
+            yield replace(guess, bare=True)
 
 
 def _is_meant(text: str, short: re.Match[str], guess: Guess, grammar: Grammar, *, by_defender: bool) -> bool:
@@ -214,5 +215,7 @@ def _is_named(guess: Guess, target: Target, grammar: Grammar, *, by_defender: bo
     words, width = len(TOKEN.findall(guess.phrase)), max(1, len(target.words))
     if by_defender and not guess.loose:
         return words <= max(width, _LONGEST)
+    if guess.bare and grammar.calls.fullmatch(guess.phrase):
+        return False
     adjective = target.lexicon is ENGLISH and is_adjective(guess.phrase)
     return words <= width and not adjective and not grammar.address.match(guess.phrase)
