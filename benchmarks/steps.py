@@ -18,12 +18,13 @@ from spag.algorithms.settings import UpdateSettings
 from spag.algorithms.spag import offline_rl_loss
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.config.schema import ModelConfig
-from spag.learning.batches import Batch, TrainingData, collate, micro_batches
+from spag.learning.batches import TrainingData, micro_batches
 from spag.learning.devices import make_accelerator, make_optimizer
-from spag.learning.encoding import EncodedSample, encode_samples
-from spag.learning.forward import Capabilities, probe_capabilities, to_device, token_scores
+from spag.learning.encoding import encode_samples
 from spag.learning.references import LARGER, logprobs_of
+from spag.models.collate import Batch, EncodedSample, collate
 from spag.models.finding import EMBEDDED_NAME
+from spag.models.forward import Capabilities, probe_capabilities, to_device, token_scores
 from spag.models.loading import default_device, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import read_shape

@@ -27,11 +27,11 @@ from spag.core.options import SamplingConfig
 from spag.engines.base import Request
 from spag.engines.opening import open_model
 from spag.engines.transformers.engine import TransformersEngine
-from spag.learning.forward import Capabilities, probe_capabilities
 from spag.learning.job import TrainingJob
 from spag.learning.worker import run_job
 from spag.models.baichuan import BaichuanForCausalLM, Distances, alibi_slopes
 from spag.models.convert import convert_model
+from spag.models.forward import Capabilities, probe_capabilities
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.spm import fast_tokenizer
 from spag.planning.specs import read_shape

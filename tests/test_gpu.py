@@ -22,10 +22,10 @@ from benchmarks.training import planned_gib, run
 import forked
 from spag.config.schema import PlannedEngine
 from spag.core.progress import SilentReporter
-from spag.learning.batches import collate
-from spag.learning.forward import probe_capabilities, to_device, token_scores
 from spag.learning.job import TrainingJob
 from spag.learning.launch import train_on
+from spag.models.collate import collate
+from spag.models.forward import probe_capabilities, to_device, token_scores
 from spag.models.loading import load_model, load_tokenizer
 from spag.planning.here import planned_engines
 from spag.planning.specs import read_shape, shape_of

@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import MistralConfig, MistralForCausalLM
 from spag.config.schema import ModelConfig
 from spag.evaluation.exact_metrics import figures_of, move_probabilities
 from spag.games.kuhn_poker.kuhn import KuhnPoker
-from spag.models import scoring
+from spag.models import forward, scoring
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.scoring import completion_logprobs
 
@@ -49,23 +50,31 @@ def test_models_that_cannot_attend_to_packed_rows_see_one_reply_at_a_time(
     asked = (model, tokenizer, [[0, 5, 9, 200], [0, 5, 7]], [["[bet]"], ["[fold]", "[call]"]])
     expected = completion_logprobs(*asked)
     attention = model.config._attn_implementation
-    monkeypatch.setattr(scoring, "ATTENTION", "sdpa")  # it ignores which tokens see each other
-    alone: list[int] = []
-    whole = scoring._alone
-    monkeypatch.setattr(scoring, "_alone", lambda *one: (alone.append(1), whole(*one))[1])
+    monkeypatch.setattr(forward, "ATTENTION", "sdpa")  # it ignores which tokens see each other
+    rows: list[int] = []
+    scores = scoring.token_scores
+    monkeypatch.setattr(scoring, "token_scores", lambda *one: (rows.append(len(one[1]["weight"])), scores(*one))[1])
     for logprobs, kept in zip(completion_logprobs(*asked), expected, strict=True):
         assert logprobs == pytest.approx(kept, rel=1e-5)
-    assert len(alone) == 2 + 3  # two that are tried, and all three
+    assert rows == [1, 1, 1]
     assert model.config._attn_implementation == attention
 
 
-def test_rows_are_cut_without_changing_a_score(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "chunked"), [("_ROW", True), ("_ROW_OF_LOGITS", False)])
+def test_rows_are_cut_without_changing_a_score(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, chunked: bool
+) -> None:
     model, tokenizer = load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
     prompts = [[0, 5, 9, last, 7] for last in range(3, 23)]
     asked = (model, tokenizer, prompts, [["[bet]", "[fold]", "a"]] * len(prompts))
     expected = completion_logprobs(*asked)
-    monkeypatch.setattr(scoring, "_ROW", 40)
-    for logprobs, whole in zip(completion_logprobs(*asked), expected, strict=True):
+    probe = scoring.probe_capabilities
+    monkeypatch.setattr(scoring, "probe_capabilities", lambda *one: replace(probe(*one), chunked=chunked))
+    monkeypatch.setattr(scoring, limit, 40)
+    counts: list[int] = []
+    found = completion_logprobs(*asked, on_scored=counts.append)
+    assert len(counts) > 5 and sum(counts) == 60
+    for logprobs, whole in zip(found, expected, strict=True):
         assert logprobs == pytest.approx(whole, rel=1e-5)
 
 
@@ -109,14 +118,14 @@ def test_the_models_of_two_roles_are_in_memory_one_after_the_other(
     def load(name: str, **_: object) -> torch.nn.Module:
         assert [one for one in loaded if one() is not None] == []
         weights = load_model(str(model_folder), dtype="float32")
-        loaded.append(weakref.ref(weights))
+        loaded.extend(weakref.ref(one) for one in (weights, weights.lm_head))
         return weights
 
     monkeypatch.setattr("spag.models.loading.load_model", load)
     monkeypatch.setattr("spag.models.loading.load_tokenizer", lambda name, **_: tokenizer)
     monkeypatch.setattr("spag.evaluation.exact_metrics.model_of_role", lambda name, game, role: f"{name}/{role}")
     assert move_probabilities(model, GAME).policy.keys() == {decision.key for decision in GAME.decisions()}
-    assert len(loaded) == 2
+    assert len(loaded) == 4
 
 
 def test_scores_of_a_model(model_folder: Path) -> None:

@@ -24,13 +24,12 @@ from transformers import (
 from spag.algorithms.settings import LoraConfig
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.config.schema import ModelConfig
-from spag.learning import forward
-from spag.learning.batches import collate
 from spag.learning.devices import make_accelerator
-from spag.learning.encoding import EncodedSample, encode_samples
-from spag.learning.forward import Capabilities, probe_capabilities
+from spag.learning.encoding import encode_samples
 from spag.learning.start import load, trainable
-from spag.models import packed_attention, packing
+from spag.models import forward, packed_attention, packing
+from spag.models.collate import EncodedSample, collate
+from spag.models.forward import Capabilities, probe_capabilities
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.scoring import completion_logprobs
 from spag.models.tokens import PromptStyle
@@ -169,6 +168,20 @@ def test_a_llama_can_do_everything(model_folder: Path) -> None:
     model = load_model(str(model_folder), dtype="float32", device="cpu")
     assert probe_capabilities(model, 100) == Capabilities(packed=True, kept=True, chunked=True)
     assert not model.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_ignores_which_tokens_see_each_other_is_found_out(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(Qwen3Config(**SHAPE)).to(dtype)
+    attention = model.config._attn_implementation
+    with monkeypatch.context() as patched:
+        patched.setattr(forward, "ATTENTION", "sdpa")
+        assert probe_capabilities(model, 100) == Capabilities(kept=True, chunked=True)
+    assert model.config._attn_implementation == attention
+    assert probe_capabilities(model, 100) == Capabilities(packed=True, kept=True, chunked=True)
 
 
 @pytest.mark.parametrize(

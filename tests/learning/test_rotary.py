@@ -10,11 +10,12 @@ import torch
 from tiny import sample_logprobs
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spag.learning.batches import TrainingData, collate
-from spag.learning.encoding import EncodedSample
-from spag.learning.forward import Capabilities, probe_capabilities
-from spag.models.loading import load_model
+from spag.learning.batches import TrainingData
+from spag.models.collate import EncodedSample, collate
+from spag.models.forward import Capabilities, probe_capabilities
+from spag.models.loading import load_model, load_tokenizer
 from spag.models.packed_attention import short_length
+from spag.models.scoring import completion_logprobs
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -35,12 +36,13 @@ def test_positions_in_bfloat16_share_values_above_256() -> None:
     assert counts[0] == 256 and [round(256 * 2**at / count) for at, count in enumerate(counts[1:])] == [2, 4, 8]
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_a_long_sample_does_not_change_a_short_one(packed: bool) -> None:
-    """``longrope`` has other frequencies for long texts, and takes those of the longest for all beside it."""
+def long_rope(vocab_size: int) -> LlamaForCausalLM:
+    """``longrope`` has other frequencies for long texts, here of over 32 tokens, and takes those of the longest for all
+    beside it.
+    """
     factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 8.0}
     rope: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors}
-    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    sizes = {"vocab_size": vocab_size, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
     heads = {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -48,7 +50,12 @@ def test_a_long_sample_does_not_change_a_short_one(packed: bool) -> None:
         "initializer_range": 0.5,
     }
     rope["original_max_position_embeddings"] = 32
-    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads, rope_parameters=rope)).eval()
+    return LlamaForCausalLM(LlamaConfig(**sizes, **heads, rope_parameters=rope)).eval()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_long_sample_does_not_change_a_short_one(packed: bool) -> None:
+    model = long_rope(vocab_size=50)
     capabilities = probe_capabilities(model, 200) if packed else Capabilities()
     assert capabilities.packed == packed
     samples = [EncodedSample.of([at % 48 + 2 for at in range(length)], 10) for length in (20, 33, 34, 60)]
@@ -64,3 +71,11 @@ def test_a_long_sample_does_not_change_a_short_one(packed: bool) -> None:
     for batch in batches:
         expected = torch.cat([alone[at] for at in batch])
         torch.testing.assert_close(logprobs(*(samples[at] for at in batch)), expected)
+
+
+def test_a_long_prompt_does_not_change_the_scores_behind_a_short_one(model_folder: Path) -> None:
+    model, tokenizer = long_rope(vocab_size=258), load_tokenizer(str(model_folder))
+    prompts = [list(range(5, 5 + length)) for length in (20, 60)]
+    alone = [completion_logprobs(model, tokenizer, [prompt], [["ab"]])[0] for prompt in prompts]
+    together = completion_logprobs(model, tokenizer, prompts, [["ab"], ["ab"]])
+    assert together == [pytest.approx(one, rel=1e-5) for one in alone]

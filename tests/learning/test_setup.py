@@ -21,15 +21,15 @@ from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.learning import devices, worker
-from spag.learning.batches import Batch, TrainingData
+from spag.learning.batches import TrainingData
 from spag.learning.devices import allocate_moments, make_accelerator, make_optimizer
-from spag.learning.encoding import EncodedSample
-from spag.learning.forward import Capabilities
 from spag.learning.job import TrainingJob
 from spag.learning.launch import process_count, train_on
 from spag.learning.references import logprobs_of
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
 from spag.learning.start import load
+from spag.models.collate import Batch, EncodedSample
+from spag.models.forward import Capabilities
 from spag.models.loading import load_model, load_tokenizer, save_model
 from tiny_model import make_model
 

@@ -17,11 +17,11 @@ import torch
 
 from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import SampleType, TrainingSample
-from spag.learning.batches import Batch
-from spag.learning.forward import Capabilities, token_scores
 from spag.learning.job import TrainingJob
 from spag.learning.metrics import TrainProgress
 from spag.learning.worker import run_job
+from spag.models.collate import Batch
+from spag.models.forward import Capabilities, token_scores
 from spag.storage.store import write_rows
 
 MODEL = ModelConfig(dtype="float32", device="cpu")

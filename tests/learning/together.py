@@ -75,7 +75,7 @@ def run(job: dict) -> None:
 
 def main(path: str) -> None:
     torch.set_num_threads(1)
-    from spag.learning import forward
+    from spag.models import forward
 
     forward.CHUNK = 16  # several chunks in each micro-batch
     for job in json.loads(Path(path).read_text()):

@@ -16,11 +16,10 @@ from spag.core.options import SamplingConfig
 from spag.engines.base import Request
 from spag.engines.transformers import engine as engines
 from spag.engines.transformers.engine import TransformersEngine
-from spag.learning.batches import collate
-from spag.learning.encoding import EncodedSample
-from spag.learning.forward import CHUNK, Capabilities, Entropy, token_scores
 from spag.learning.loop import Loop
 from spag.learning.policy import Reference
+from spag.models.collate import EncodedSample, collate
+from spag.models.forward import CHUNK, Capabilities, Entropy, token_scores
 from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.steps import POLICY, StepPlayer
 

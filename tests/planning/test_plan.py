@@ -25,7 +25,7 @@ from spag.engines.transformers import engine, slots
 from spag.engines.vllm import transfer
 from spag.games.base import Game
 from spag.games.registry import get
-from spag.learning import forward
+from spag.models import forward
 from spag.models.loading import load_tokenizer
 from spag.planning import memory, samples
 from spag.planning.estimate import estimate_run, run_notes

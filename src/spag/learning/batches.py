@@ -1,9 +1,5 @@
 """From encoded samples to the batches of each update; updates do not depend on micro-batch size or number of processes.
 
-A batch holds its samples as one packed row without padding (``packing.py``) if the model can attend to such rows, else
-as one row per sample, padded on the RIGHT without an attention mask: attention is causal, so no real token ever sees
-the padding. ``columns`` are the positions that predict a trained token; logits are needed only there (``forward.py``).
-
 Within an update, samples may be in any order, because the loss is normalised over the whole update: samples with a
 common prefix (unpacked: of similar length) form a micro-batch, and micro-batches are distributed by size, so that all
 processes have equal work. Upstream averages RL and SFT losses within random micro-batches of two, then over these;
@@ -17,16 +13,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, islice
-from typing import Any
 
 import torch
 
 from spag.algorithms.base import FILLER, SFT, Totals
-from spag.learning.encoding import EncodedSample
-from spag.models.packing import pack, packed_length
+from spag.models.collate import Batch, EncodedSample, collate
+from spag.models.packing import packed_length
 
-Batch = dict[str, Any]
-"""Tensors by name, and the ``Packing`` of a packed row; see ``collate``."""
 Values = Mapping[int, Sequence[float]]
 """Values for trained tokens, by the index of their sample."""
 
@@ -195,46 +188,3 @@ class TrainingData:
         index = min(range(len(self.samples)), key=lambda at: len(self.samples[at].input_ids))
         batch = self._batch([(index, 0.0)])
         return {**batch, "adapter": batch["group"], "group": torch.full_like(batch["group"], FILLER)}
-
-
-def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:
-    """Return one batch of B samples, K trained tokens and R rows of T tokens (R = 1 if ``packed``, else B).
-
-    ``input_ids`` and ``position_ids`` (R, T) int64, unpacked rows right-padded with 0. ``columns`` (C,): positions
-    where logits are needed. ``picks`` (K,): the position in the flattened (R, C) that predicts each trained token;
-    ``labels`` (K,): that token; ``sample`` (K,): its sample. ``packing``: the ``Packing`` of a packed row.
-    ``advantage`` and ``weight`` (B,) float32. ``group`` (B,) int64, a group's number or ``FILLER``.
-    """
-    sources = _packed_rows(samples) if packed else _padded_rows(samples)
-    return {
-        **sources,
-        "labels": torch.tensor([token for sample in samples for token in sample.completion]),
-        "sample": torch.tensor([index for index, sample in enumerate(samples) for _ in sample.completion]),
-        "advantage": torch.tensor([sample.reward for sample in samples], dtype=torch.float32),
-        "weight": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
-        "group": torch.tensor([sample.group for sample in samples], dtype=torch.int64),
-    }
-
-
-def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
-    packing = pack([sample.fed for sample in samples])
-    columns, picks = packing.predicted_from([sample.completion_start for sample in samples])
-    row = {"input_ids": packing.input_ids[None], "position_ids": packing.position_ids[None], "packing": packing}
-    return {**row, "columns": columns, "picks": picks}
-
-
-def _padded_rows(samples: Sequence[EncodedSample]) -> Batch:
-    rows = [torch.tensor(sample.fed) for sample in samples]
-    input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).long()
-    width = input_ids.shape[1]
-    wanted = torch.zeros(len(samples), width, dtype=torch.bool)
-    for index, (sample, row) in enumerate(zip(samples, rows, strict=True)):
-        wanted[index, sample.completion_start - 1 : len(row)] = True
-    columns = wanted.any(dim=0).nonzero().squeeze(1)
-    picks = wanted[:, columns].flatten().nonzero().squeeze(1)
-    return {
-        "input_ids": input_ids,
-        "position_ids": torch.arange(width).expand_as(input_ids),
-        "columns": columns,
-        "picks": picks,
-    }

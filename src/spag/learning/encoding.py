@@ -8,10 +8,9 @@ is cut: the policy is trained on exactly the tokens that it sampled, after exact
 
 import logging
 import math
-from array import array
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from statistics import fmean
 from typing import Any
@@ -22,6 +21,7 @@ from spag.algorithms.base import OTHER, SFT
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
 from spag.core.thinking import ANSWER, END_OF_ANSWER, split_thought
+from spag.models.collate import EncodedSample
 from spag.models.tokens import (
     PromptStyle,
     as_reply,
@@ -35,44 +35,6 @@ from spag.models.tokens import (
 )
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedSample:
-    """One sample as tokens: ``input_ids`` (T,), trained from ``completion_start`` (at least 1) on.
-
-    ``sampling_logprobs``: log-probabilities of the trained tokens when they were sampled, if needed, and
-    ``played_logprobs`` those of the policy that played, at temperature 1 without filters. ``copies``: how many equal
-    samples it represents (``merge_equal``); ``weight`` is their total weight.
-    """
-
-    input_ids: "array[int]"
-    completion_start: int
-    reward: float = 0.0
-    weight: float = 1.0
-    group: int = OTHER
-    sampling_logprobs: tuple[float, ...] | None = None
-    played_logprobs: tuple[float, ...] | None = None
-    copies: int = 1
-
-    @staticmethod
-    def of(ids: Sequence[int], completion_start: int, **values: Any) -> "EncodedSample":
-        return EncodedSample(array("i", ids), completion_start, **values)
-
-    @property
-    def fed(self) -> "array[int]":
-        """(T - 1,): the model's input; the last token is only predicted."""
-        return self.input_ids[:-1]
-
-    @property
-    def completion(self) -> "array[int]":
-        """The trained tokens."""
-        return self.input_ids[self.completion_start :]
-
-    @property
-    def key(self) -> tuple[int, int, bytes]:
-        """Equal for samples of equal role and tokens."""
-        return self.group, self.completion_start, self.input_ids.tobytes()
 
 
 def group_names(samples: Sequence[TrainingSample]) -> tuple[str, ...]:

@@ -17,12 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import OfflineSettings
-from spag.learning.batches import Batch
 from spag.learning.devices import allocate_moments, make_optimizer
 from spag.learning.job import TrainingJob
 from spag.learning.sharding import gathered_weights, is_sharded, whole_weights, whole_zero3_weights
 from spag.learning.start import trainable
 from spag.models.adapters import use_adapter
+from spag.models.collate import Batch
 from spag.models.finding import ADAPTER_CONFIG
 from spag.models.loading import load_tokenizer, save_model, save_roles
 from spag.models.roles import adapter_name, models_of

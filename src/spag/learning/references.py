@@ -21,12 +21,12 @@ from torch import nn
 
 from spag.algorithms.base import SFT
 from spag.core.errors import DataError
-from spag.learning.batches import Batch, TrainingData, Values, collate
-from spag.learning.encoding import EncodedSample
-from spag.learning.forward import Capabilities, to_device, token_scores
+from spag.learning.batches import TrainingData, Values
 from spag.learning.metrics import OnProgress, TrainProgress, Unit
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import release_gathered
+from spag.models.collate import Batch, EncodedSample, collate
+from spag.models.forward import Capabilities, to_device, token_scores
 from spag.storage.jsonfile import convert, json_lines
 from spag.storage.store import write_rows
 

@@ -19,8 +19,8 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
-from spag.learning.forward import Capabilities, probe_capabilities, set_packed_attention
 from spag.models.finding import adapter_base
+from spag.models.forward import Capabilities, probe_capabilities, set_packed_attention
 from spag.models.loading import load_adapters, load_model
 from spag.models.refusals import described, library_errors
 from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role

@@ -12,7 +12,7 @@ from spag.config.schema import EngineConfig
 from spag.planning.specs import GIB, ModelShape
 
 CHUNK, CHUNK_ON_GPU = 128, 1024
-"""Equal to those of ``spag.learning.forward``, as a test checks: that module imports torch, this one must not."""
+"""Equal to those of ``spag.models.forward``, as a test checks: that module imports torch, this one must not."""
 KNOWN, SLOT = 256, 128
 """Positions whose logits the transformers engine keeps, and the tokens by which its slots grow: equal to ``KNOWN`` and
 ``GROWTH`` in ``engines/transformers/``.
