@@ -28,7 +28,7 @@ reads the head's weights again.
 """
 
 _PROBE = ([0, 1, 2, 3, 4], [0, 1, 2, 5, 4], [6, 7])
-"""The first two fork, and the last begins anew, before their last tokens, which are only predicted. These are counted
+"""The first two fork, and the last begins again, before their last tokens, which are only predicted. These are counted
 from the middle of the vocabulary, where tokens are words: of special ones, half precision gives too rough scores.
 """
 _TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.3  # half precision differs by the order of sums
