@@ -29,6 +29,17 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
     assert text.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
 
 
+def test_half_precision_hides_no_attention_that_ignores_what_tokens_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spag.models import forward
+    from spag.models.loading import load_model
+
+    model = load_model(MODEL, dtype="bfloat16", device="cpu")
+    with monkeypatch.context() as patched:
+        patched.setattr(forward, "ATTENTION", "sdpa")
+        assert not forward.probe_capabilities(model, 100).packed
+    assert forward.probe_capabilities(model, 100).packed
+
+
 def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> None:
     from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
     from spag.core.episodes import SampleType

@@ -232,15 +232,15 @@ GOOD: dict[str, Any] = {"schema_version": 1, "measured": {}, "stages": {"arena":
         ),
         (
             json.dumps(GOOD | {"stages": {"arena": {**STAGE, "status": "gone"}}}),
-            "arena: invalid enum value 'gone' - at `$.status`",
+            "arena: status: invalid enum value 'gone'",
         ),
         (
             json.dumps(GOOD | {"stages": {"arena": {**STAGE, "results": [1]}}}),
-            "arena: expected `object`, got `array` - at `$.results`",
+            "arena: results: expected `object`, got `array`",
         ),
         (
             json.dumps(GOOD | {"stages": {"arena": {**STAGE, "outputs": {"a": 1}}}}),
-            "arena: expected `object`, got `int` - at `$.outputs",
+            "arena: outputs[...]: expected `object`, got `int`",
         ),
     ],
 )

@@ -69,7 +69,7 @@ def test_the_text_holds_results_with_intervals_data_and_commands(run: Path) -> N
     for line in (
         "`spag-1` is better than `base` (24:0) and `imitation` (24:10); 90 % of its utterances repeat",
         "| `imitation` | +0.42 | 42 [24, 61] | 58 [39, 76] | 0 [0, 14] | 0 [0, 14] |",
-        "| `spag-1` | +182 [+181, +183] |",
+        "| `spag-1` | +182 [+129, +201] |",
         "- Teacher games: games shipped with spag; an unknown number of games, 40 training samples of them.\n",
         "- Game: `name` `adversarial_taboo`, `max_turns` 5, `judge` `strict`, `stop` `judged`, `language` `en`, "
         "`words` `frequency`, `top_words` 50000.\n",

@@ -12,7 +12,7 @@ import pytest
 import forked
 from spag.engines.vllm.pool import VLLMReplica
 
-SECONDS = 10.0
+SECONDS = 20.0  # vLLM's process gives its own 12 to end
 """After which nothing may be left of a killed launcher."""
 VLLM = """
 import os, time

@@ -1,6 +1,7 @@
 """``spag play`` and ``spag arena``: games between any two models."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,7 @@ def play_command(
     second = second or first
     bots = not any(map(is_local, (first, second)))
     config = resolve_dtype(config, lambda measure: played_dtype(output) or measure(), here=bots)
-    setup = PlaySetup(game, config.engine, open_reporter(), config.cluster)
+    setup = replace(PlaySetup.of(config, open_reporter()), game=game)
     tasks = _tasks(setup.game, settings, count, derive_seed(config.seed, "words"))
     greedy = {"temperature": 0.0} if testing else {}
     players = {

@@ -28,7 +28,7 @@ PRESETS = {
     "llama2-7b-qlora": Preset("the paper's run with QLoRA", "1 RTX 4090", "21 hours"),
     "llama2-7b-lora": Preset("the paper's run with LoRA", "1 RTX 4090", "19 hours"),
     "spiral-qwen3-4b": Preset("SPIRAL's run: Kuhn poker with thoughts", "8 H100", "6.8 hours"),
-    "marshal-qwen3-4b": Preset("MARSHAL's run: credit for each turn", "8 H100", "1.7 hours"),
+    "marshal-qwen3-4b": Preset("MARSHAL's run: credit for each turn", "8 H100", "1.8 hours"),
     "llama2-7b": Preset("the paper's run", "8 A100, 80 GB", "3.8 hours"),
     "baichuan2-13b": Preset("the paper's second model", "8 A100, 80 GB", "10.3 hours"),
 }
