@@ -14,6 +14,7 @@ from benchmarks.training import run
 
 from spag import judge_episode
 from spag.algorithms.reinforce import Reinforce
+from spag.config.schema import PhaseConfig
 from spag.games.taboo.types import TabooOutcome
 from spag.learning.encoding import encode_samples
 from spag.models.loading import load_tokenizer
@@ -58,7 +59,7 @@ def test_both_online_steps_compute_the_same_gradients(
     """
     work = online.Work(model=model, dtype="float32", games=3, steps=1, micro_batch=4)
     corrected = online.settings_of(work).model_copy(update={"correction_limit": 0.5})
-    monkeypatch.setattr(online, "settings_of", lambda _: corrected)
+    monkeypatch.setattr(PhaseConfig, "settings", property(lambda _: corrected))
     described, [row] = online.train(work, tmp_path)
     assert 0 < sum(row[part] for part in online.PARTS) < described["seconds"]
     played = {game.id: game for game in read_episodes(tmp_path / "episodes" / "step-00001.jsonl")}
