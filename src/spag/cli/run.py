@@ -58,9 +58,10 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     from spag.planning.here import planned_engines
     from spag.runs.execute import run
     from spag.runs.reading import RunFolder
+    from spag.storage.manifest import MANIFEST
 
     on_stop(lambda: f"{progress_of(config, folder)}; the same command resumes")
-    if not (folder / "manifest.json").exists() and (found := _few_games(config)):
+    if not (folder / MANIFEST).exists() and (found := _few_games(config)):
         click.echo(f"warning: imitation has {visible_text(found)}", err=True)
     run(config, folder, open_reporter(), force=force, plan_engines=planned_engines)
     if as_json:
@@ -115,8 +116,10 @@ def _print_preview(config: "RunConfig", folder: Path, estimate: "RunEstimate") -
 
 def _report(folder: Path) -> Path | str:
     """Write the report unless it is newer than everything it shows; return its path, or why there is none."""
+    from spag.storage.manifest import MANIFEST
+
     page = folder / "report" / "index.html"
-    sources = [folder / "manifest.json", *folder.glob("*/results.json")]
+    sources = [folder / MANIFEST, *folder.glob("*/results.json")]
     if page.is_file() and all(page.stat().st_mtime >= source.stat().st_mtime for source in sources):
         return page
     try:

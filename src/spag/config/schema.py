@@ -102,7 +102,7 @@ class EngineConfig(Section):
 
     @property
     def gpus(self) -> int:
-        """How many GPUs one engine takes, in a training process, an actor or a server."""
+        """GPUs per engine, whether in a training process, an actor or a server."""
         return self.tensor_parallel * (self.data_parallel or 1)
 
     def games_in_flight(self, models: int) -> int:

@@ -120,6 +120,15 @@ def paired_difference(
     return Difference(mean, low, high, sign_flip_p(np.repeat(flipped, counts).tolist()))
 
 
+def usual_size(differences: Floats, counts: Ints | None = None) -> float | None:
+    """Return the root mean square of the ``differences`` other than 0, of any shape, each ``counts`` times; ``None`` if
+    all are 0.
+    """
+    differing = differences != 0
+    weights = None if counts is None else counts[differing]
+    return math.sqrt(np.average(differences[differing] ** 2, weights=weights)) if differing.any() else None
+
+
 def interval(replicates: Floats) -> tuple[float, float]:
     """Return the 95 % percentile interval of bootstrap ``replicates``, shape (draws,)."""
     low, high = np.quantile(replicates, (0.025, 0.975))

@@ -22,6 +22,7 @@ from spag.models.refusals import loading
 from spag.runs.layout import BASE
 from spag.runs.reading import RunFolder
 from spag.storage.home import expanded
+from spag.storage.manifest import MANIFEST
 from spag.storage.store import new_folder, write_atomically
 
 TOKEN = "HF_TOKEN"  # the only source of the hub's token: a stored login never publishes anything
@@ -51,13 +52,13 @@ def find_source(what: str, name: str | None = None) -> ExportSource:
     ``name``: which of a run's models, by default the last. Raises ``RunError`` and ``ModelError``.
     """
     path = expanded(what)
-    if (path / "manifest.json").is_file():
+    if (path / MANIFEST).is_file():
         return _source_in(path, name)
     if name is not None:
         raise RunError(f"--name {name}: {what} is no run folder, so there is nothing to choose from; leave --name out")
     place = path.absolute()
     for run in place.parents[1:3] if place.name == "checkpoint" else ():
-        if (run / "manifest.json").is_file() and (run / "config.yaml").is_file():
+        if (run / MANIFEST).is_file() and (run / "config.yaml").is_file():
             inside = place.parent.relative_to(run).as_posix()
             models = {model.folder: model.name for model in RunFolder(run).models}
             return _source_in(run, models.get(inside, inside))

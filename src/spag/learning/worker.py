@@ -1,4 +1,4 @@
-"""The processes of a training job (``job.py``): each runs it, alone or together with others.
+"""Runs a training job (``job.py``) in this process, alone or as one of a group.
 
     output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
 

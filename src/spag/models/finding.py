@@ -17,6 +17,7 @@ from spag.core.errors import ConfigError, DataError, ModelError
 from spag.models.roles import read_description, read_roles
 from spag.storage.home import expanded
 from spag.storage.jsonfile import read_json
+from spag.storage.manifest import MANIFEST
 
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -26,7 +27,6 @@ _EMBEDDED_FOLDER = "SmolLM2-135M-Instruct.Q4_1-"  # where it is converted (gguf.
 ADAPTER_CONFIG = "adapter_config.json"
 BAICHUAN = "baichuan"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
-RUN_FILE = "manifest.json"  # of a run folder
 
 
 def resolve_model(name: str) -> str:
@@ -145,7 +145,7 @@ def _found_base(base: str, folder: Path) -> str:
     parts, above = Path(base).parts, folder.absolute().parents
     cuts = ((parent, Path(*parts[:at]), Path(*parts[at:])) for parent in above for at in range(1, len(parts) - 1))
     for parent, old, rest in cuts:
-        copied = is_there(parent / RUN_FILE) and is_there(old / RUN_FILE)
+        copied = is_there(parent / MANIFEST) and is_there(old / MANIFEST)
         if (moved or copied) and is_there(parent / rest / CONFIG):
             return str(parent / rest)
     if not moved:

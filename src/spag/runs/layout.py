@@ -13,7 +13,7 @@ from spag.algorithms.settings import IterationSettings, TeacherSettings
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
 from spag.engines.players import CONSTANT, MODEL_FILES, Kind, bot_names, kind_of, split_name
-from spag.storage.manifest import Manifest
+from spag.storage.manifest import MANIFEST, Manifest
 
 BASE = "base"
 EPISODES = "episodes.jsonl"
@@ -138,7 +138,7 @@ def check_free(output: Path) -> None:
     """Raise ``RunError`` if ``output`` is in the folder of a run's training, where only the run may write."""
     inside = output.resolve()
     for run in inside.parents:
-        ours = (run / "manifest.json").is_file() and (run / "config.yaml").is_file()  # other tools have a manifest.json
+        ours = (run / MANIFEST).is_file() and (run / "config.yaml").is_file()  # other tools have a manifest.json
         stages = Manifest.open(run).stages if ours else ()
         folders = [run / stage.removesuffix("/train") for stage in stages if stage.endswith("/train")]
         if any(map(inside.is_relative_to, folders)):

@@ -33,7 +33,7 @@ from spag.runs.records import (
 )
 from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
-from spag.storage.manifest import Manifest
+from spag.storage.manifest import MANIFEST, Manifest
 
 _WAITING: Json = {"status": "waiting", "seconds": 0.0}
 
@@ -47,7 +47,7 @@ class RunFolder:
     @classmethod
     def open(cls, folder: Path) -> "RunFolder":
         """Raises ``RunError`` if ``folder`` is not a run folder."""
-        if not (folder / "manifest.json").exists():
+        if not (folder / MANIFEST).exists():
             raise RunError(f"{folder}: not a run folder: it has no manifest.json; name the --output of spag run")
         return cls(folder)
 
@@ -96,7 +96,7 @@ class RunFolder:
         manifest = Manifest.open(self.folder)
         standing, stages = manifest.standing(), dict[str, Json]()
         for name, entry in manifest.stages.items():
-            records.check_results(self.folder / "manifest.json", name, entry.get("results", {}))
+            records.check_results(self.folder / MANIFEST, name, entry.get("results", {}))
             stages[name] = _WAITING if manifest.is_done(name) and name not in standing else dict(entry)
         return stages
 
@@ -148,7 +148,7 @@ class RunFolder:
         folder = self.folder / stage.removesuffix("/play").removesuffix("/train")
         files = (found for at in ("", "episodes", "evaluations") for found in (folder / at).glob("*"))
         latest = 0.0
-        for file in (self.folder / "manifest.json", *files):
+        for file in (self.folder / MANIFEST, *files):
             with suppress(OSError):  # a temporary file may be gone already
                 latest = max(latest, file.stat().st_mtime)
         return max(0.0, time.time() - latest)

@@ -40,6 +40,8 @@ from spag.storage.outputs import (
 )
 from spag.storage.store import write_json
 
+MANIFEST = "manifest.json"
+"""Its name in a run folder. Other tools have files of that name, too."""
 SCHEMA_VERSION = 1
 Names = Sequence[str]
 Settings = Mapping[str, Any]
@@ -173,7 +175,7 @@ class Manifest:
     @classmethod
     def open(cls, folder: Path, *, force: bool = False, dry: bool = False) -> "Manifest":
         """Read the manifest of ``folder``, empty if there is none. Raises ``DataError`` naming file and field."""
-        path = folder / "manifest.json"
+        path = folder / MANIFEST
         if not path.exists():
             return cls(folder, force=force, dry=dry)
         data = read_json(path, _File)
@@ -283,7 +285,7 @@ class Manifest:
 
     def _save(self) -> None:
         content: _File = {"schema_version": SCHEMA_VERSION, "measured": self.measured, "stages": self.stages}
-        write_json(self.folder / "manifest.json", content)
+        write_json(self.folder / MANIFEST, content)
 
 
 def _given_up(decision: StageDecision) -> Record:

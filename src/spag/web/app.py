@@ -22,6 +22,7 @@ from spag.engines.thread import REPLY_LIMIT_S
 from spag.report.html import game_style
 from spag.runs.reading import RunFolder
 from spag.storage.jsonfile import begins_list
+from spag.storage.manifest import MANIFEST
 from spag.web import live_games, pages
 from spag.web.index import GameIndex
 from spag.web.security import Access, Guard
@@ -81,7 +82,7 @@ def _check(path: Path) -> RunFolder:
                 raise RunError(f"{path}: a JSON list; import it first: spag import episodes {path} --output FILE")
     elif not path.is_dir():
         raise RunError(f"{path}: no such run folder or file of episodes")
-    elif not (path / "manifest.json").exists() and not any(run.sources()):
+    elif not (path / MANIFEST).exists() and not any(run.sources()):
         raise RunError(f"{path}: neither a manifest.json nor games in it; name the --output of spag run")
     return run
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spag.core.types import Result
-from spag.evaluation.intervals import Floats, Ints
+from spag.evaluation.intervals import Floats, Ints, usual_size
 from spag.games.base import Game
 
 Bools = NDArray[np.bool_]
@@ -83,9 +83,8 @@ class Grid:
 
     @property
     def usual_lead(self) -> float:
-        """The root mean square of the leads other than 0, as a share of the range of rewards; 1 if there is none."""
-        leads = self.leads[self.leads != 0] / self.steps
-        return float(np.sqrt((leads**2).mean())) if leads.size else 1.0
+        """The ``usual_size`` of the leads of all games, as a share of the range of rewards; 1 if all are 0."""
+        return usual_size(self.leads / self.steps) or 1.0
 
     def came_to(self, outcome: str) -> Bools:
         """Which games ended in ``outcome``."""

@@ -34,17 +34,18 @@ class PairComparison:
 
 def compare_pairs(grid: Grid) -> list[PairComparison]:
     """Compare every two players that met."""
-    rows = (_compare_pair(grid, one, other) for one, other in combinations(range(len(grid.names)), 2))
+    usual, pairs = grid.usual_lead, combinations(range(len(grid.names)), 2)
+    rows = (_compare_pair(grid, one, other, usual) for one, other in pairs)
     return [row for row in rows if row.games]
 
 
-def _compare_pair(grid: Grid, one: int, other: int) -> PairComparison:
+def _compare_pair(grid: Grid, one: int, other: int, usual: float) -> PairComparison:
     first, second = grid.won.sum(axis=-1)
     wins = int(first[one, other] + second[other, one]), int(first[other, one] + second[one, other])
     there, back = grid.played[one, other], grid.played[other, one]
     games, both = int(there.sum() + back.sum()), there & back
     earned = (grid.leads[one, other] - grid.leads[other, one]) * both
-    score = paired_difference(earned, 2 * grid.steps * both, usual=grid.usual_lead)
+    score = paired_difference(earned, 2 * grid.steps * both, usual=usual)
     return PairComparison((grid.names[one], grid.names[other]), games, wins, games - sum(wins), score)
 
 
@@ -69,13 +70,13 @@ def compared(game: Game) -> Iterator[tuple[str, Outcome]]:
 
 def compare_roles(grid: Grid) -> list[RoleComparison]:
     """Compare every two players in each role by reward, then by the outcomes that ``compared`` gives."""
-    pairs = combinations(range(len(grid.names)), 2)
-    return [row for pair in pairs for side in (0, 1) for row in _compare_in_role(grid, *pair, side)]
+    usual, pairs = grid.usual_lead, combinations(range(len(grid.names)), 2)
+    return [row for pair in pairs for side in (0, 1) for row in _compare_in_role(grid, *pair, side, usual)]
 
 
-def _compare_in_role(grid: Grid, one: int, other: int, side: int) -> Iterator[RoleComparison]:
+def _compare_in_role(grid: Grid, one: int, other: int, side: int, usual: float) -> Iterator[RoleComparison]:
     """Compare two players over the games of one role against the same opponents on the same tasks. Players that met no
-    one else are compared in the two role assignments of their own match.
+    one else are compared in the two role assignments of their own match. ``usual``: the grid's ``usual_lead``.
     """
     role, played = grid.game.roles[side], _own_role_first(grid.played, side)
     others = [third for third in range(len(grid.names)) if third not in (one, other)]
@@ -85,16 +86,15 @@ def _compare_in_role(grid: Grid, one: int, other: int, side: int) -> Iterator[Ro
     games = both.sum(axis=0)
     if not games.any():
         return
-    measures: dict[str | None, tuple[NDArray[Any], float, float, int]] = {
-        None: (grid.rewards[side], grid.lowest, grid.step, grid.steps),
-        **{end.name: (grid.came_to(end.name), 0.0, 1.0, 1) for of, end in compared(grid.game) if of == role},
+    span = grid.steps * grid.step
+    measures: dict[str | None, tuple[NDArray[Any], float, float, float, float]] = {
+        None: (grid.rewards[side], grid.lowest, grid.step, span, span * usual),
+        **{end.name: (grid.came_to(end.name), 0.0, 1.0, 1.0, 1.0) for of, end in compared(grid.game) if of == role},
     }
-    for outcome, (values, lowest, unit, units) in measures.items():
+    for outcome, (values, lowest, unit, most, size) in measures.items():
         of_role = _own_role_first(values, side)
         own, its = ((of_role[games_of] * both).sum(axis=0) for games_of in (ours, theirs))
-        most = units * unit
-        usual = most if outcome else most * grid.usual_lead
-        difference = paired_difference(own - its, games / unit, most=most, usual=usual)
+        difference = paired_difference(own - its, games / unit, most=most, usual=size)
         assert difference is not None, "they share a game"
         yield RoleComparison(
             players=(grid.names[one], grid.names[other]),

@@ -12,7 +12,7 @@ import numpy as np
 
 from spag.core.errors import RunError
 from spag.core.seeds import derive_seed
-from spag.evaluation.intervals import DRAWS, Floats, bootstrap_weights, interval, paired_difference
+from spag.evaluation.intervals import DRAWS, Floats, bootstrap_weights, interval, paired_difference, usual_size
 
 Items = list[dict[str, Any]]
 
@@ -116,9 +116,7 @@ def item_difference(values: Sequence[float], reference: Sequence[float]) -> Item
     differences = [value - other for value, other in zip(values, reference, strict=True)]
     mean = mean_of(differences)
     rows, counts = np.unique(np.asarray(differences, dtype=np.float64), return_counts=True)
-    differing = rows != 0  # graded metrics differ by less than right-or-wrong ones
-    usual = math.sqrt(np.average(rows[differing] ** 2, weights=counts[differing])) if differing.any() else None
-    most = max(1.0, float(np.abs(rows).max()))
+    most, usual = max(1.0, float(np.abs(rows).max())), usual_size(rows, counts)  # graded metrics differ by less than 1
     found = paired_difference(rows, np.ones_like(counts), counts, most=most, usual=usual)
     assert found is not None
     better, worse = int(counts[rows > 0].sum()), int(counts[rows < 0].sum())
