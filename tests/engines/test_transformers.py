@@ -15,6 +15,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    Gemma2Config,
     Gemma3nForCausalLM,
     Gemma3nTextConfig,
     GPTNeoConfig,
@@ -29,7 +30,7 @@ from spag.engines.thread import ModelThread
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import attention_mask, grouped_attention
-from spag.models.loading import load_tokenizer
+from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, shared_length
 from tiny_model import make_model
 
@@ -230,6 +231,22 @@ def test_sliding_window_models_are_exact_too(tmp_path: Path, attention: str) -> 
     tokenizer = load_tokenizer(str(folder))
     done = finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS))
     assert_greedy(model, tokenizer, done)
+
+
+def test_a_loaded_model_caps_its_attention_scores_as_its_config_says(tmp_path: Path) -> None:
+    """torch's own kernel ignores the cap, so an engine over it would play another policy than vLLM."""
+    folder = make_model(tmp_path / "m")
+    sizes: dict[str, Any] = {"vocab_size": 258, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.5}
+    torch.manual_seed(1)
+    for cap in (None, 0.01):
+        config = Gemma2Config(**sizes, attn_logit_softcapping=cap, pad_token_id=1, eos_token_id=1, bos_token_id=0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        capped = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+        tokenizer, model = load_tokenizer(str(folder)), load_model(str(folder), dtype="float32", device="cpu")
+        ids = torch.arange(20, 40)[None]
+        torch.testing.assert_close(model(ids).logits, capped(ids).logits, atol=1e-4, rtol=1e-4)
+        assert_greedy(capped, tokenizer, finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS)))
 
 
 @pytest.mark.slow

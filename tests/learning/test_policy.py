@@ -199,11 +199,15 @@ def test_a_model_that_ignores_which_tokens_see_each_other_is_found_out(
             Capabilities(packed=False, kept=True, chunked=True),
         ),  # samples are longer
         (
-            Gemma2Config(**SHAPE, final_logit_softcapping=1.0),
+            Gemma2Config(**SHAPE, attn_logit_softcapping=None, final_logit_softcapping=1.0),
             Capabilities(packed=True, kept=True, chunked=False),
         ),  # caps its logits
+        (
+            Gemma2Config(**SHAPE, attn_logit_softcapping=0.01, attn_implementation="eager"),
+            Capabilities(packed=False, kept=True, chunked=False),
+        ),  # caps its attention scores too
     ],
-    ids=["qwen3", "gemma3", "qwen2-moe", "gemma3-short-window", "gemma2"],
+    ids=["qwen3", "gemma3", "qwen2-moe", "gemma3-short-window", "gemma2", "gemma2-attention"],
 )
 def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Capabilities) -> None:
     torch.manual_seed(0)

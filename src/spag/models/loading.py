@@ -107,11 +107,13 @@ def load_model(
     adapted = adapter_base(Path(source))
     base = source if adapted is None else resolve_model(adapted)
     check_generation_config(base)
-    options = {"quantization_config": quantization, "device_map": {"": device}} if quantization else {}
+    options: dict[str, Any] = {"quantization_config": quantization, "device_map": {"": device}} if quantization else {}
     with loading(name, base, trust_remote_code=trust_remote_code):
         config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
         if Path(base).is_dir() and not hasattr(config, "auto_map") and not is_deepspeed_zero3_enabled():
             check_size(name, Path(base), config)
+        if getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None):
+            options["attn_implementation"] = "eager"  # torch's kernel would not cap scores, as Gemma 2 and vLLM do
         model, info = AutoModelForCausalLM.from_pretrained(
             base,
             dtype=getattr(torch, dtype),

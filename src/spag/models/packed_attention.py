@@ -81,8 +81,9 @@ def packed_attention(
     Without ``packed_row``, rows are ordinary, in any number, possibly after cached keys and values: attention is
     plain causal. There is never an ``attention_mask`` (``_no_mask``), so rows must not be padded on the left.
     """
-    if options.get("s_aux") is not None:
-        raise ValueError("attention with sinks")  # gpt-oss; neither kernel below has them
+    for extra in ("s_aux", "softcap"):  # gpt-oss's sinks, Gemma 2's capped scores; neither kernel below has them
+        if options.get(extra) is not None:
+            raise ValueError(f"attention with {extra}")
     if packed_row is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, _causal_mask(query.shape[2], key.shape[2], query.device), **options
