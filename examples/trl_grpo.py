@@ -32,6 +32,8 @@ def main() -> None:
     arguments = parser.parse_args()
     game, folder = get(arguments.game), resolve_model(arguments.model)
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    # Before the opponent's, which loads in a thread of its own: transformers cannot load two models at once.
+    model = AutoModelForCausalLM.from_pretrained(folder)
     settings = GRPOConfig(
         str(arguments.output),
         max_steps=arguments.steps,
@@ -47,7 +49,7 @@ def main() -> None:
     other = arguments.opponent and Opponent(game, engine_of(arguments.opponent, game), SamplingConfig(temperature=1.0))
     with other or nullcontext() as opponent:
         trainer = GRPOTrainer(
-            AutoModelForCausalLM.from_pretrained(folder),
+            model,
             [game_reward, role_reward],
             settings,
             Dataset.from_list(game_prompts(game, 100)),

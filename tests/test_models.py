@@ -5,10 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from spag.core.errors import ConfigError, ModelError
 from spag.models.finding import adapter_base, cache_folder, described_model, resolve_model
@@ -286,3 +288,13 @@ def test_special_tokens_that_a_player_spells_are_text(model_folder: Path) -> Non
         assert said in tokenizer.decode(ids)
     follow_up = encode_follow_up(tokenizer, [end], said, PromptStyle.CHAT)
     assert follow_up.count(end) == 1 and said in tokenizer.decode(follow_up)
+
+
+def test_models_load_beside_each_other(model_folder: Path) -> None:
+    """transformers replaces methods of its classes meanwhile, and would lose them for good."""
+    plain = PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as threads:
+        loaded = list(threads.map(lambda _: load_model(str(model_folder), dtype="float32", device="cpu"), range(8)))
+    assert PreTrainedModel.tie_weights is plain
+    weights = [dict(model.named_parameters()) for model in loaded]
+    assert all(one.device.type == "cpu" and one.equal(weights[0][key]) for own in weights for key, one in own.items())

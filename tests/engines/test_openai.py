@@ -94,10 +94,23 @@ def test_a_hidden_thought_that_is_cut_counts_as_one(start: Open) -> None:
         assert without_thought(done, ask(thought_tokens=100).sampling).finish_reason is FinishReason.THOUGHT
 
 
-def test_without_thinking_the_servers_reasoning_is_left_out(start: Open) -> None:
-    engine, _ = start(lambda _: answered({"content": "c", "reasoning": "a"}))
-    engine.submit(ask())
-    assert collect(engine)[0].text == "c"
+@pytest.mark.parametrize(
+    ("message", "ended", "text", "reason"),
+    [
+        ({"content": "c", "reasoning": "a"}, "stop", "c", FinishReason.EOS),
+        ({"content": "<think>a\nb</think>c\nd"}, "stop", "c", FinishReason.STOP),
+        ({"content": "<think>a"}, "length", "", FinishReason.THOUGHT),
+        ({"content": None, "reasoning_content": "a"}, "length", "", FinishReason.THOUGHT),
+        ({"content": None}, "length", "", FinishReason.THOUGHT),
+    ],
+)
+def test_a_thought_that_nobody_asked_for_is_not_said(
+    start: Open, message: dict[str, str | None], ended: str, text: str, reason: FinishReason
+) -> None:
+    engine, _ = start(lambda _: answered(message, ended))
+    engine.submit(ask(stop=("\n",)))
+    [done] = collect(engine)
+    assert (done.text, done.finish_reason) == (text, reason)
 
 
 def collect(engine: OpenAIEngine, count: int = 1) -> list[Completion]:
@@ -340,7 +353,8 @@ def test_a_reply_that_ended_may_lack_its_message(
     [done] = collect(engine)
     is_cut = ended == "length"
     assert done.text == ("<think>" if thought_tokens and is_cut else "")
-    assert done.finish_reason is (FinishReason.LENGTH if is_cut else FinishReason.STOP)
+    cut = FinishReason.LENGTH if thought_tokens else FinishReason.THOUGHT  # the runner finds asked thoughts
+    assert done.finish_reason is (cut if is_cut else FinishReason.STOP)
 
 
 @pytest.mark.slow
@@ -496,11 +510,13 @@ def test_what_a_model_refuses_is_left_out_if_replies_stay_the_same(start: Open) 
 def test_a_temperature_that_a_model_refuses_is_named(start: Open) -> None:
     engine, _ = start(refusing("stop"), max_retries=0)
     engine.submit(ask(temperature=1.2, stop=("\n",)))
-    with pytest.raises(EngineError, match=r"'temperature' does not support 1\.2 .*; set sampling\.temperature to 1$"):
+    with pytest.raises(
+        EngineError, match=r"'temperature' does not support 1\.2 .*; set temperature=1 in the sampling of .*"
+    ):
         engine.poll()
 
 
-def test_close_abandons_what_is_in_flight(start: Open) -> None:
+def test_close_abandons_what_is_in_flight(start: Open, caplog: pytest.LogCaptureFixture) -> None:
     engine, server = start(answers(NEVER))
     threads = threading.active_count()
     engine.submit(ask())
@@ -509,6 +525,7 @@ def test_close_abandons_what_is_in_flight(start: Open) -> None:
     engine.close()
     assert server.answered == 0
     assert threading.active_count() == threads - 1
+    assert "trying again" not in caplog.text
     for call in (engine.poll, lambda: engine.submit(ask())):
         with pytest.raises(EngineError, match="closed"):
             call()
@@ -554,8 +571,8 @@ def test_a_prompt_that_is_no_text_is_an_error(start: Open) -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"top_k": 40}, r"top_k is 40.*set sampling\.top_k to 0$"),
-        ({"published": True}, r"max_prompt_tokens is 2048.*set sampling\.published to false$"),
+        ({"top_k": 40}, r"top_k is 40.*set top_k=0 in the sampling of .*as spag\.sampling\.top_k=0$"),
+        ({"published": True}, r"max_prompt_tokens is 2048.*set published=false in .*spag\.sampling\.published=false$"),
     ],
 )
 def test_what_the_protocol_does_not_have_is_refused(start: Open, setting: dict[str, int], says: str) -> None:

@@ -209,7 +209,8 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     if stats.unknown_tokens:
         _say(f"{stats.unknown_tokens} utterances were cut before a token that the tokenizer lacks")
     if stats.cut_thoughts:
-        _say(f"{stats.cut_thoughts} utterances are empty because their thought reached its token limit")
+        cut = f"{stats.cut_thoughts} utterances are empty because their thought reached its token limit"
+        _say(f"{cut}; raise thinking.max_tokens of the sampling, with thinking.enabled=true")
     if price:
         cost = cost_usd(price, stats.paid_prompt_tokens, stats.paid_completion_tokens)
         _say(f"cost: {cost:.4f} USD for the endpoints' tokens of the games played now")

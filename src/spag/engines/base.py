@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class FinishReason(StrEnum):
-    """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. The runner sets ``THOUGHT``
-    if it ended, for any reason, inside an unclosed thought. ``CONTEXT``: nothing was sampled, because the prompt leaves
+    """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. ``THOUGHT``: for any reason
+    inside an unclosed thought; the runner sets it where players are asked to think. ``CONTEXT``: nothing was sampled, because the prompt leaves
     no room for the longest reply.
     """
 

@@ -7,7 +7,6 @@ import errno
 import functools
 import logging
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +17,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from spag.core.errors import ModelError
 from spag.models.finding import cache_folder
-from spag.models.loading import no_progress_bars, save_model
+from spag.models.loading import LOADING, no_progress_bars, save_model
 from spag.models.refusals import described, library_errors
 from spag.storage.disk import storage_errors
 from spag.storage.store import file_digest, folder_beside
 
 logger = logging.getLogger(__name__)
-_ONE_AT_A_TIME = threading.Lock()
 
 
 @no_progress_bars()
@@ -61,7 +59,7 @@ def _read_once() -> Iterator[None]:
     """transformers parses the file again for the tokenizer, each config and the weights, and makes the table of names
     again for every module: more than half of the time.
     """
-    with _ONE_AT_A_TIME:
+    with LOADING:
         slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
         try:
             for name, function in slow.items():

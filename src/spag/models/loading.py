@@ -7,6 +7,7 @@ safetensors). Broken files, weights that do not match their config, and non-fini
 
 import json
 import shutil
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,9 @@ from spag.storage.home import expanded
 from spag.storage.machine import limit_kernel_caches
 from spag.storage.store import folder_beside, sync_files, write_json
 
+LOADING = threading.RLock()
+"""Held while a model is loaded: meanwhile transformers replaces methods of its classes, for all threads."""
+
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
@@ -53,13 +57,14 @@ def no_progress_bars() -> Iterator[None]:
 
 @contextmanager
 def _no_reports() -> Iterator[None]:
-    """Keep transformers from printing tables of errors that we report in one line."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
+    """Keep transformers from printing tables of errors that we report in one line, one load at a time."""
+    with LOADING:
+        verbosity = transformers_logging.get_verbosity()
+        transformers_logging.set_verbosity_error()
+        try:
+            yield
+        finally:
+            transformers_logging.set_verbosity(verbosity)
 
 
 @_no_reports()

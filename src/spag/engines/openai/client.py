@@ -117,9 +117,9 @@ class _HTTPClient(openai.DefaultAioHttpClient):
         return response
 
     def _note(self, what: str, request: httpx2.Request) -> None:
-        """Log a failed attempt unless it was the last, or a line was logged recently."""
+        """Log a failed attempt unless it was the last, ended by us, or a line was logged recently."""
         attempt, now = int(request.headers.get("x-stainless-retry-count", 0)) + 1, time.monotonic()
-        if attempt <= self._max_retries and now - self._last_note >= NOTE_INTERVAL_S:
+        if not self.is_closed and attempt <= self._max_retries and now - self._last_note >= NOTE_INTERVAL_S:
             self._last_note = now
             logger.warning("%s: %s; trying again (%d of %d)", self._shown, what, attempt, self._max_retries)
 

@@ -18,7 +18,7 @@ import openai
 from anyio.from_thread import start_blocking_portal
 
 from spag.core.errors import ConfigError, EngineError
-from spag.core.thinking import CLOSE, OPEN
+from spag.core.thinking import CLOSE, OPEN, split_thought
 from spag.engines.base import Completion, Engine, FinishReason, Request, text_before_stop
 from spag.engines.openai.client import attempt_limits, open_client
 
@@ -71,9 +71,10 @@ class OpenAIEngine(Engine):
         self._portal = self._stack.enter_context(start_blocking_portal(name="spag-openai"))
 
     def submit(self, request: Request) -> None:
-        for name, fix in (("top_k", "sampling.top_k to 0"), ("max_prompt_tokens", "sampling.published to false")):
+        for name, fix in (("top_k", "top_k=0"), ("max_prompt_tokens", "published=false")):
             if given := getattr(request.sampling, name):
-                raise ConfigError(f"{name} is {given}, which the chat-completions protocol does not have; set {fix}")
+                lacks = f"{name} is {given}, which the chat-completions protocol does not have"
+                raise ConfigError(f"{lacks}; set {fix} in the sampling of the phase or arena, as spag.sampling.{fix}")
         self._check_open()
         self._in_flight += 1
         self._portal.start_task_soon(self._complete, request).add_done_callback(self._done.put)
@@ -148,7 +149,7 @@ class OpenAIEngine(Engine):
         if isinstance(error, openai.APIStatusError):
             what, fix = f"HTTP {error.status_code}: {_words(error)}", FIXES.get(error.status_code, "")
             if error.param in ("temperature", "top_p"):
-                fix = f"; set sampling.{error.param} to 1"
+                fix = f"; set {error.param}=1 in the sampling of the phase or arena, as spag.sampling.{error.param}=1"
             if asked := error.response.headers.get("retry-after"):
                 fix += f" (it asks to wait {asked} s)"
         elif isinstance(error, openai.APIConnectionError):
@@ -208,11 +209,15 @@ def _read_reply(response: Any, request: Request) -> Completion:
         is_valid = False
     if not is_valid:
         raise ValueError(f"the reply is not a chat completion: {response.text}")
-    thinking = request.sampling.thinks
-    text = _with_thought(choice, text) if thinking else text
+    thinking, is_cut = request.sampling.thinks, False
+    text = _with_thought(choice, text)
+    if not thinking:  # the endpoint decides whether its model thinks; a thought is never said
+        _, text, is_cut = split_thought(text)
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.most_tokens]
     kept = kept.encode(errors="replace").decode()  # half a character, as JSON may hold, could not be stored
-    if (cut := text_before_stop(kept, request.stop, thinking=thinking)) is not None:
+    if is_cut:
+        reason = FinishReason.THOUGHT
+    elif (cut := text_before_stop(kept, request.stop, thinking=thinking)) is not None:
         kept, reason = cut, FinishReason.STOP
     elif choice.finish_reason == "length" or len(text) > len(kept):
         reason = FinishReason.LENGTH
