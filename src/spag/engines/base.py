@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 class FinishReason(StrEnum):
     """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. ``THOUGHT``: for any reason
-    inside an unclosed thought; the runner sets it where players are asked to think. ``CONTEXT``: nothing was sampled, because the prompt leaves
-    no room for the longest reply.
+    inside an unclosed thought; the runner sets it where players are asked to think. ``CONTEXT``: nothing was sampled,
+    because the prompt leaves no room for the longest reply.
     """
 
     EOS = "eos"
