@@ -114,7 +114,7 @@ def change_table(arena: Arena, game: Game) -> Table:
             rows.append((label, row["players"][is_first], change, changed, p_value(difference["p_value"])))
     whom = "against the same opponents" if len(arena["ratings"]) > 2 else "each against the other"
     title = f"{last} on the same tasks, {whom}"
-    return Table(title, ("", "against", "then → now", "difference", "p"), tuple(rows), texts=2)
+    return Table(title, ("", "compared with", "then → now", "difference", "p"), tuple(rows), texts=2)
 
 
 def _paired_labels(game: Game) -> dict[tuple[str, str | None], tuple[str, int, int]]:

@@ -140,7 +140,8 @@ class AdversarialTaboo(TextGame):
         every = load_words(self.words, self.top_words, self.language)
         words = [word for word in every if split_of(word, self.language) is split]
         has = f"{self.words} has {len(words)} in its {split} split"
-        shortage = f"words asked for, but {has}; ask for fewer or raise game.top_words"
+        more = "raise game.top_words" if len(every) == self.top_words else "take another list"
+        shortage = f"words asked for, but {has}; ask for fewer or {more}"
         return [self._task(word) for word in drawn(words, count, seed, shortage)]
 
     def split_of(self, task: Task) -> Split:
