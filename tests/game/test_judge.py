@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spag.core.episodes import Episode
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, DataError
 from spag.core.types import Task, Utterance
 from spag.games.taboo.judge import JudgeMode, announces_guess, judge_episode, judge_utterance
 from spag.games.taboo.judge.guesses import find_guess
@@ -181,6 +181,11 @@ def test_reasons_tell_a_person_why(texts: list[str], word: str, reason: str) -> 
 def test_an_unknown_mode_names_the_choices() -> None:
     with pytest.raises(ConfigError, match='judge mode "fair" is unknown; choose strict or paper'):
         judge_episode(episode("Hi"), "fair")
+
+
+def test_another_game_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match="the game 'heap' is nim, not adversarial_taboo"):
+        judge_episode(Episode(task=Task("heap-6-0", {"stones": 6}), history=(), id="heap", game="nim"))
 
 
 @pytest.mark.slow

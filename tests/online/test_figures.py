@@ -79,3 +79,12 @@ def test_samples_without_advantage_are_counted_and_dead_play_is_seen() -> None:
     dead = made_of(GAMES[:1], 0.0, 0.0)
     signs = collapse_warnings([{"step": step, **dead} for step in range(1, LEAST_STEPS + 5)])
     assert "kuhn_poker/player_0/no_advantage" in signs and "kuhn_poker/player_1/no_advantage" not in signs
+
+
+def test_steps_in_which_a_role_never_spoke_are_no_fall_of_its_texts() -> None:
+    """Its opponents ended all games before its turn."""
+    spoken, silent = (made_of([hand((BOT, "policy"), *moves)]) for moves in (("bet", "fold"), ("nonsense",)))
+    names = {f"kuhn_poker/player_1/{name}" for name in ("length", "distinct")}
+    assert names <= spoken.keys() and not names & silent.keys()
+    rows = [{"step": step, **(spoken if step <= LEAST_STEPS else silent)} for step in range(1, LEAST_STEPS + 5)]
+    assert not names & collapse_warnings(rows).keys()

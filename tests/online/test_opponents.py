@@ -21,9 +21,11 @@ from spag.core.types import Split, Task
 from spag.engines.bot import BotEngine
 from spag.games.base import Game
 from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.games.registry import get
 from spag.learning.job import TrainingJob
 from spag.learning.metrics import TrainProgress
 from spag.learning.selfplay import SelfplaySource
+from spag.learning.step_figures import CollapseWatch
 from spag.learning.worker import run_job
 from spag.models.loading import load_model, load_tokenizer, save_model
 from spag.models.saved import saved_weights
@@ -285,3 +287,14 @@ def test_a_step_s_record_and_progress_name_opponents_as_the_next_draw_does() -> 
     source.watch = None
     source.figures = {"kuhn_poker/player_0/reward": 0.5, "kuhn_poker/player_0 against ./runs/a/checkpoint/reward": -1}
     assert source.describe() == "player_0 +0.50  player_0 against ./runs/a/checkpoint -1.00"
+
+
+def test_the_progress_of_a_mix_names_the_games() -> None:
+    source = object.__new__(SelfplaySource)
+    mix = [MixedGame(KUHN), MixedGame(get("nim"))]
+    source.player = StepPlayer(Path(), mix, ModelConfig(), EngineConfig(), ReinforceSettings(), 0)
+    source.figures = {"kuhn_poker/player_0/reward": 0.5, "nim/player_0/reward": -1, "nim/games": 3}
+    source.watch = object.__new__(CollapseWatch)
+    source.watch.found = {"nim/player_0/win": "", "kl": ""}
+    found = "Kuhn poker: player_0 +0.50  Nim: player_0 -1.00  collapse? Nim: player_0/win, kl"
+    assert source.describe() == found

@@ -33,7 +33,14 @@ def arena(mean: float, p: float, players: tuple[str, str] = ("base", "mine")) ->
 
 @pytest.mark.parametrize(
     ("mean", "p", "tone"),
-    [(-0.3, 0.01, Tone.BETTER), (0.3, 0.01, Tone.WORSE), (-0.3, 0.05, Tone.UNCLEAR), (0.3, 0.9, Tone.UNCLEAR)],
+    [
+        (-0.3, 0.01, Tone.BETTER),
+        (0.3, 0.01, Tone.WORSE),
+        (-0.3, 0.05, Tone.UNCLEAR),
+        (0.3, 0.9, Tone.UNCLEAR),
+        (-0.2, 0.01, Tone.UNCLEAR),  # the interval, up to mean + 0.2, contains 0
+        (0.1, 0.01, Tone.UNCLEAR),
+    ],
 )
 def test_scores_are_those_of_the_last_player(mean: float, p: float, tone: Tone) -> None:
     last, (found,) = arena_findings(
@@ -158,6 +165,13 @@ def test_the_first_exact_figure_of_every_player_is_named() -> None:
     said = "Exploitability, computed exactly{}: 0.513 for imitation, 0.100 for online."
     assert exact_sentence({"exact_metrics": known}) == said.format("")
     assert exact_sentence({"exact_metrics": known, "thinking": True}) == said.format(", with thinking disabled")
+    weak = {
+        "base": {"exploitability": 0.3662, "legal_mass": 0.0004},
+        "mine": {"exploitability": 0.1, "legal_mass": 0.9},
+    }
+    assert exact_sentence({"exact_metrics": weak}) == (
+        "Exploitability, computed exactly: 0.366 for base (over legal moves, 0 % of its replies), 0.100 for mine."
+    )
     assert exact_sentence({"exact_metrics": {}}) == exact_sentence({"exact_metrics": {"bot": {}}}) == ""
 
 
@@ -175,15 +189,17 @@ def reasoning(tasks: int, low: float, p: float) -> dict[str, Any]:
     }
 
 
-def test_reasoning_goes_by_the_interval_of_the_mean_or_the_p_value_of_the_only_task() -> None:
+def test_reasoning_goes_by_the_interval_of_the_mean_or_by_interval_and_p_value_of_the_only_task() -> None:
     unsure, sure = reasoning_finding(reasoning(3, -0.001, 0.001)), reasoning_finding(reasoning(3, 0.001, 0.9))
     assert unsure and unsure[1].tone is Tone.UNCLEAR
     assert sure and sure == (
         "mine",
         Comparison(Tone.BETTER, "base", "geometric mean of 3 tasks +2.1 [+0.1, +5.0] points"),
     )
-    one = reasoning_finding(reasoning(1, -0.001, 0.001))
-    assert one and one[1] == Comparison(Tone.BETTER, "base", "task0 +2.1 [−0.1, +5.0] points, p = 0.001")
+    one = reasoning_finding(reasoning(1, 0.001, 0.001))
+    assert one and one[1] == Comparison(Tone.BETTER, "base", "task0 +2.1 [+0.1, +5.0] points, p = 0.001")
+    for low, p in ((-0.001, 0.001), (0.001, 0.05)):
+        assert (one := reasoning_finding(reasoning(1, low, p))) and one[1].tone is Tone.UNCLEAR
 
 
 def test_tasks_on_which_a_model_scores_0_are_named_beside_the_mean_without_them() -> None:
@@ -216,8 +232,8 @@ def test_tasks_on_which_a_model_scores_0_are_named_beside_the_mean_without_them(
 
 
 def test_a_mean_against_the_sign_of_most_items_is_unclear() -> None:
-    found = reasoning(1, -0.001, 0.001)
-    found["models"]["mine"]["tasks"]["task0"]["difference"] |= {"value": -0.03}  # few items that are much worse
+    found, opposite = reasoning(1, 0, 0.001), {"value": -0.03, "low": -0.05, "high": -0.01}
+    found["models"]["mine"]["tasks"]["task0"]["difference"] |= opposite  # few items that are much worse
     assert (finding := reasoning_finding(found)) and finding[1].tone is Tone.UNCLEAR
 
 

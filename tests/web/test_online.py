@@ -79,6 +79,15 @@ def test_an_exact_curve_has_a_point_for_each_evaluated_step(tmp_path: Path) -> N
     assert re.findall(r'points="([^"]+)"', figure) == ["0.0,2.0 240.0,46.0"]
 
 
+def test_cards_of_a_mix_name_their_game(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run", finished=False)
+    both = CONFIG.replace("games: 6}", "games: 6, mix: [{name: kuhn_poker}, {name: nim}]}")
+    (folder / "config.yaml").write_text(both)
+    with visitor(site(folder)) as client:
+        page = text_of(client, "/")
+    assert "Kuhn poker: reward" in page and "Kuhn poker: exploitability" in page
+
+
 def test_players_who_win_together_have_no_score(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     both = CONFIG.replace("games: 6}", "games: 6, mix: [{name: kuhn_poker}, {name: twenty_questions}]}")

@@ -145,9 +145,15 @@ class SelfplaySource(Source):
 
     def describe(self) -> str:
         rewards = [(name, value) for name, value in self.figures.items() if name.endswith("/reward")]
-        text = "  ".join(f"{name.partition('/')[2].removesuffix('/reward')} {value:+.2f}" for name, value in rewards)
-        found = [name.partition("/")[2] or name for name in self.watch.found] if self.watch else []
+        text = "  ".join(f"{self._shown(name).removesuffix('/reward')} {value:+.2f}" for name, value in rewards)
+        found = [self._shown(name) for name in self.watch.found] if self.watch else []
         return f"{text}  collapse? {', '.join(found)}" if found else text
+
+    def _shown(self, metric: str) -> str:
+        """Return the name of a metric, ``GAME/ROLE/FIGURE`` or of the whole step, with the game only in a mix."""
+        game, _, own = metric.partition("/")
+        titles = {part.game.name: part.game.title for part in self.player.mix}
+        return f"{titles[game]}: {own}" if own and len(titles) > 1 else own or metric
 
     def _stops(self, step: int, row: Row) -> bool:
         """Return whether a warning of a collapse ends the phase, the same on every process."""

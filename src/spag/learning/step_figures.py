@@ -61,11 +61,16 @@ def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str
 
 
 def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
-    """Return the length in tokens and distinctness of the utterances of ``role``, and the share of cut thoughts."""
+    """Return the length in tokens and distinctness of the utterances of ``role``, and the share of cut thoughts.
+
+    Nothing if it never spoke: a 0 would pass for a collapse.
+    """
     said = [utterance for one in games for utterance in one.history if utterance.role == role]
+    if not said:
+        return {}
     found = {
-        f"{key}/length": fmean(len(one.token_ids or ()) for one in said) if said else 0.0,
-        f"{key}/distinct": len({utterance.content for utterance in said}) / max(len(said), 1),
+        f"{key}/length": fmean(len(one.token_ids or ()) for one in said),
+        f"{key}/distinct": len({utterance.content for utterance in said}) / len(said),
     }
     if thinkers := [utterance for utterance in said if utterance.thought is not None]:
         found[f"{key}/cut_thoughts"] = fmean(one.finish_reason == FinishReason.THOUGHT for one in thinkers)

@@ -1,7 +1,8 @@
 """Did the model improve? Sentences from paired comparisons; they say if a difference may be noise, or if play is
 degenerate.
 
-A difference counts if p < 0.05, without correction for the number of players that the last model is compared with.
+A difference is claimed if p < 0.05, without correction for the number of players that the last model is compared with,
+and the interval excludes 0: intervals are cautious, so with few tasks one may contain 0 although p is small.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,9 @@ from spag.report.arena_tables import last_model, scored_how
 from spag.report.cells import interval, oriented, p_text
 
 LEVEL = 0.05
-"""The p-value below which a difference is reported as one."""
+"""The p-value below which a difference is reported as one, if its interval excludes 0."""
+MOSTLY_LEGAL = 0.9
+"""Below this share of legal moves among a policy's replies, exact metrics say little about its play."""
 FEW_TASKS = 50
 """Below this many held-out tasks, only large differences are detectable."""
 
@@ -67,7 +70,7 @@ def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
             if row is first:  # the ratings' intervals are for the difference from the first player
                 figures += f"; Elo {interval(elo, value='points')}"
             won, lost = pair["wins"] if is_first else pair["wins"][::-1]
-            yield _finding(row["name"], score["mean"], score["p_value"] < LEVEL, figures, f"{won}:{lost}")
+            yield _finding(row["name"], score, score["p_value"], figures, f"{won}:{lost}")
 
 
 def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
@@ -77,7 +80,7 @@ def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
             difference = oriented(row["difference"], is_first)
             other = row["players"][is_first]
             figures = f"reward {interval(difference, digits=2)} a game, {p_text(difference['p_value'])}"
-            yield _finding(f"{other} as {row['role']}", difference["mean"], difference["p_value"] < LEVEL, figures)
+            yield _finding(f"{other} as {row['role']}", difference, difference["p_value"], figures)
 
 
 def caveats(
@@ -116,7 +119,12 @@ def exact_sentence(arena: Mapping[str, Any]) -> str:
     """Return the first exact metric of every player that has it, as a sentence; empty without any."""
     exact_metrics = arena["exact_metrics"]
     name = next((name for figures in exact_metrics.values() for name in figures), "")
-    found = [f"{figures[name]:.3f} for {player}" for player, figures in exact_metrics.items() if name in figures]
+    found = []
+    for player, figures in exact_metrics.items():
+        if name in figures:
+            legal = figures.get("legal_mass", 1.0)
+            about = f" (over legal moves, {100 * legal:.0f} % of its replies)" if legal < MOSTLY_LEGAL else ""
+            found.append(f"{figures[name]:.3f} for {player}{about}")
     how = f"computed exactly{scored_how(thinking=arena.get('thinking', False))}"
     return f"{name.replace('_', ' ').capitalize()}, {how}: {', '.join(found)}." if found else ""
 
@@ -132,15 +140,15 @@ def reasoning_finding(reasoning: Mapping[str, Any], name: str = "") -> tuple[str
     if len(tasks) > 1:
         if not (mean := models[last]["geometric_mean"]):
             return None
-        difference, what, p = mean["difference"], f"geometric mean of {_tasks_of_mean(mean, tasks)}", ""
-        sure = not difference["low"] <= 0 <= difference["high"]
+        difference, what, said = mean["difference"], f"geometric mean of {_tasks_of_mean(mean, tasks)}", ""
+        p = 0.0  # there is no test: the interval decides
     else:
         [(task, about)] = tasks.items()
         difference, what = models[last]["tasks"][task]["difference"], about["label"]
         more = difference["better"] - difference["worse"]  # what p tests; the mean may have the other sign
-        sure, p = difference["p"] < LEVEL and more * difference["value"] > 0, f", {p_text(difference['p'])}"
-    figures = f"{what} {interval(difference, 100, 'value', 1)} points{p}"
-    return last, _finding(reference, difference["value"], sure, figures)
+        p, said = difference["p"] if more * difference["value"] > 0 else 1.0, f", {p_text(difference['p'])}"
+    figures = f"{what} {interval(difference, 100, 'value', 1)} points{said}"
+    return last, _finding(reference, difference, p, figures)
 
 
 def _tasks_of_mean(mean: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> str:
@@ -155,6 +163,8 @@ def left_out_of_mean(mean: Mapping[str, Any], tasks: Mapping[str, Mapping[str, A
     return [about["label"] for task, about in tasks.items() if task not in mean.get("tasks", tasks)]
 
 
-def _finding(other: str, difference: float, sure: bool, figures: str, wins: str = "") -> Comparison:
-    tone = Tone.UNCLEAR if not sure else Tone.BETTER if difference > 0 else Tone.WORSE
+def _finding(other: str, difference: Mapping[str, float], p: float, figures: str, wins: str = "") -> Comparison:
+    """Return a comparison that claims a difference only if p and the interval agree on one."""
+    is_sure = p < LEVEL and not difference["low"] <= 0 <= difference["high"]
+    tone = Tone.UNCLEAR if not is_sure else Tone.BETTER if difference["low"] > 0 else Tone.WORSE
     return Comparison(tone, other, figures, wins)

@@ -103,7 +103,7 @@ def _step_cards(rows: Rows, games: Sequence[Game]) -> Iterator[Card]:
     for game in games:
         for name, (title, scale, form) in _BY_ROLE.items():
             series = {role: _values(rows, f"{game.name}/{role}/{name}") for role in game.roles}
-            yield _card(f"{game.title}: {title}" if len(games) > 1 else title, game, series, scale, form)
+            yield _card(_titled(title, game, games), game, series, scale, form)
     for name, title in _OF_STEP.items():
         yield _card(title, games[0], {"": _values(rows, name)}, 1, "%.2g")
 
@@ -114,7 +114,11 @@ def _exact_cards(evaluations: Rows, games: Sequence[Game], thinking: bool) -> It
         exact = [*{row["step"]: row["exact"] for row in of_game}.values()]  # the same in the row of each opponent
         for name in dict.fromkeys(name for figures in exact for name in figures):
             title = f"{name.replace('_', ' ')}{scored_how(thinking=thinking)}"
-            yield _card(title, game, {"": _values(exact, name)}, 1, "%.3f")
+            yield _card(_titled(title, game, games), game, {"": _values(exact, name)}, 1, "%.3f")
+
+
+def _titled(title: str, game: Game, games: Sequence[Game]) -> str:
+    return f"{game.title}: {title}" if len(games) > 1 else title
 
 
 def _card(title: str, game: Game, series: Mapping[str, Sequence[float]], scale: float, form: str) -> Card:

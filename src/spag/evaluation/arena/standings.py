@@ -30,10 +30,11 @@ NOTE = (
     "a win is a game that one player won alone, or in which it was paid for the other's breach of a rule. Rates carry "
     "95 % Wilson intervals of as many observations as there are tasks (games on one task are alike), differences 95 % "
     "Agresti-Coull intervals over tasks, ratings 95 % bootstrap intervals over tasks. P-values are exact, two-sided, "
-    "from flipping the sign of whole tasks, and not corrected for the number of comparisons. Ratings are Bradley-Terry "
-    "of the score that each game paid, in Elo points with the first player at 0. Every pair is credited with one even "
-    "game, so they stay finite, and in each bootstrap replicate with a few tasks that either side won, so that a "
-    "player that won everything is not sure of its rating."
+    "from flipping the sign of whole tasks, and not corrected for the number of comparisons. Intervals are cautious: "
+    "with few tasks one may contain 0 although p < 0.05; a difference is claimed only if both agree. Ratings are "
+    "Bradley-Terry of the score that each game paid, in Elo points with the first player at 0. Every pair is credited "
+    "with one even game, so they stay finite, and in each bootstrap replicate with a few tasks that either side won, "
+    "so that a player that won everything is not sure of its rating."
 )
 
 

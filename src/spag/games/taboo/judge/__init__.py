@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from spag.core.errors import ConfigError
+from spag.core.episodes import TABOO
+from spag.core.errors import ConfigError, DataError
 from spag.core.visible import counted
 from spag.games.taboo.judge import paper
 from spag.games.taboo.judge.guesses import find_guess
@@ -59,7 +60,8 @@ def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Ver
     """Judge an English episode, or any object with a history, ``target_word`` and ``max_turns``; ignore its outcome.
 
     Judging stops at the first decision or after ``2 * max_turns`` utterances; ``Verdict.length`` counts up to there.
-    Each utterance is judged by the role recorded with it. Raises ``ConfigError`` for an unknown mode.
+    Each utterance is judged by the role recorded with it. Raises ``ConfigError`` for an unknown mode, and ``DataError``
+    for an episode of another game.
     """
     try:
         mode = JudgeMode(mode)
@@ -68,6 +70,8 @@ def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Ver
     task = getattr(episode, "task", None)
     if task is None:
         return judge_history(episode.history, episode.target_word, episode.max_turns, mode)
+    if (game := getattr(episode, "game", TABOO)) != TABOO:
+        raise DataError(f"the game {episode.id!r} is {game}, not {TABOO}")
     return judge_history(episode.history, task.data["target_word"], task.data["max_turns"], mode)
 
 
