@@ -374,6 +374,10 @@ def test_the_stand_in_packs_as_vllm_does(monkeypatch: pytest.MonkeyPatch) -> Non
             "import sys; print('RuntimeError: an old one'); raise ValueError('no room for the cache')",
             "vLLM ended: ValueError: no room for the cache",
         ),
+        (
+            "print('pydantic.ValidationError: 1 validation error for VllmConfig\\n  Value error, 3 heads [type=value')",
+            "vLLM ended: ValidationError: 3 heads ",
+        ),
         ("import sys; sys.exit(3)", "vLLM ended: exit status 3"),
     ],
 )

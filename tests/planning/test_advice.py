@@ -9,7 +9,7 @@ import pytest
 from spag.algorithms.online_settings import OnlineSettings
 from spag.config.files import load_config
 from spag.core.errors import ConfigError
-from spag.planning.advice import Change, fitting
+from spag.planning.advice import Change, fitting, training_changes
 from spag.planning.here import engines_of
 from spag.planning.plan import Planner, StagePlan
 from spag.planning.specs import GIB, KNOWN_SHAPES, Device, find_gpu
@@ -114,6 +114,12 @@ def test_a_run_is_not_told_to_take_more_gpus(more: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as refused:
         engines_of(planner)
     assert "--gpus" not in str(refused.value) and "tensor_parallel" not in str(refused.value)
+
+
+def test_each_process_is_given_all_the_gpus_that_it_plays_on() -> None:
+    planner = plan((LLAMA, "reinforce.parallel=fsdp", "engine.tensor_parallel=2", "reinforce.processes=1"), 2, A10G)
+    changes = [change for change in training_changes(planner, "reinforce") if change.options.get("processes", 1) > 1]
+    assert {(change.options["processes"], change.gpus) for change in changes} == {(n, 2 * n) for n in (2, 4, 8, 16, 32)}
 
 
 def test_engines_on_several_gpus_each_are_still_counted() -> None:

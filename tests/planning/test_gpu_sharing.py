@@ -51,6 +51,7 @@ def test_engines_get_what_training_leaves() -> None:
     assert shared() == (32, 0)  # 92 - 60
     assert shared(engines=2, least=8, roomy=16) == (16, 0)
     assert shared(resident=1, training=1) == (90, 0)  # never more than vLLM's own default
+    assert shared(resident=70, training=60) == (22, 0)  # FSDP gathers the policy while engines play
 
 
 def test_engines_sleep_where_all_texts_would_not_fit_otherwise() -> None:

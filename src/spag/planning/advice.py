@@ -76,7 +76,8 @@ def training_changes(planner: StagePlanner, label: str) -> Iterator[Change]:
     """Yield changes of a phase with which its training takes less memory, the nearest first, with more GPUs at last."""
     settings, gpu = planner.phase(label).settings, not planner.device.is_cpu
     processes, lora = settings.processes or planner.devices, settings.lora or LoraConfig()
-    playing = planner.actors * planner.config.engine.gpus if isinstance(settings, OnlineSettings) else 0
+    plays, engine = isinstance(settings, OnlineSettings), planner.config.engine.gpus if planner.on_vllm else 1
+    playing, each = (planner.actors * engine if plays else 0), (engine if plays and not planner.actors else 1)
     lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
     whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}
     small = {"optimizer": "adamw_8bit"} | whole
@@ -89,9 +90,9 @@ def training_changes(planner: StagePlanner, label: str) -> Iterator[Change]:
     more = [count for count in (2, 4, 8, 16, 32) if count > processes and gpu]
     for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
         options = {name: value for name, value in one.items() if getattr(settings, name) != value}
-        if settings.processes != count and (playing or settings.processes is not None):  # else every GPU would train
+        if settings.processes != count and (playing or each > 1 or settings.processes is not None):  # else every GPU would train
             options["processes"] = count
-        yield Change(max(count + playing, planner.devices) if gpu else planner.devices, label, options)
+        yield Change(max(count * each + playing, planner.devices) if gpu else planner.devices, label, options)
 
 
 def engine_changes(planner: StagePlanner, engines: int = 1, training: int = 0) -> Iterator[Change]:

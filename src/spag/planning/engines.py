@@ -64,7 +64,8 @@ def share_out(demand: Demand, gpu: float) -> Sharing | None:
     """
     usable = USABLE * gpu
     for level, need in ((0, demand.roomy), (demand.sleep, demand.least), (0, demand.least)):
-        free = usable - (demand.resident if level else demand.training)
+        # under FSDP the whole policy is gathered during play, which may take more than training does
+        free = usable - (demand.resident if level else max(demand.resident, demand.training))
         engines = min(free, GPU_MEMORY * gpu) if demand.share is None else demand.share * gpu
         trains = not level or demand.training + demand.engines * ASLEEP <= usable
         if trains and demand.engines * need <= engines <= free:

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 WORKER = [sys.executable, "-P", "-c", "from spag.engines.vllm.worker import main; main()"]
 """The command of a replica's process; the number of its end of the pipe follows."""
 _ERROR_LINE = re.compile(r"^(?:\(.*?\) )?(?:ERROR .*?\] )?([A-Za-z_.]*(?:Error|Exception|Interrupt)): (.+)$", re.M)
+_REFUSED = re.compile(r"^  (?:Value error, )?(.+?) \[type=", re.M)
+"""Why pydantic refuses a setting: in the lines after its error's."""
 _CLOSING_SECONDS = 30.0
 _GROUP_CHECKS = 10
 
@@ -85,13 +87,14 @@ class VLLMReplica:
     def failure(self) -> EngineError:
         """Return the last error in the process's output."""
         self._end()
-        output = b""
-        if self._log is not None:
-            self._log.seek(0)
-            output = self._log.read()
         cause = f"exit status {self._process.returncode}"
-        for name, message in _ERROR_LINE.findall(output.decode(errors="replace"))[-1:]:
-            cause = f"{name.rpartition('.')[2]}: {message}"[:400]
+        if self._log is None:
+            return EngineError(f"vLLM ended: {cause}; its output is above")
+        self._log.seek(0)
+        output = self._log.read().decode(errors="replace")
+        for name, message in _ERROR_LINE.findall(output)[-1:]:
+            reasons = _REFUSED.findall(output) if name.endswith("ValidationError") else []
+            cause = f"{name.rpartition('.')[2]}: {(reasons or [message])[-1]}"[:400]
         return EngineError(f"vLLM ended: {cause} (VLLM_LOGGING_LEVEL=INFO shows its whole output)")
 
     def close(self) -> None:
