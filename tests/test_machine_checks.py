@@ -1,19 +1,25 @@
-"""Checks of GPUs and of a cluster's dtype, on machines that are pretended."""
+"""Checks of players, of GPUs and of a cluster's dtype, on machines that are pretended."""
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from spag.cli import main
-from spag.config.files import load_config
+from spag.config.files import load_config, parse_config
 from spag.config.schema import RunConfig
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, ModelError
 from spag.core.progress import SilentReporter
 from spag.engines.vllm.setup import Backend
 from spag.runs import execute, machine_checks
-from spag.runs.machine_checks import check_dtype, check_machine
+from spag.runs.machine_checks import check_dtype, check_machine, check_players, players
 
+PER_ROLE = """
+game: {name: GAME}
+phases: [{algorithm: reinforce, game: {name: PHASE}, opponents: {"FOLDER": 1}}]
+arena: {entrants: [base, "ENTRANT"]}
+"""
 ELSEWHERE = "cluster.address=10.0.0.1:6379"
 AUTO = "model.dtype=auto"
 
@@ -96,3 +102,44 @@ def test_a_run_is_refused_before_it_measures_and_a_dry_run_is_not(
         execute.run(config, tmp_path / "run", SilentReporter())
     assert not (tmp_path / "run" / "config.yaml").exists()
     assert execute.preview_run(config, tmp_path / "run", SilentReporter())
+
+
+@pytest.mark.parametrize(
+    ("game", "phase", "entrant", "lacks"),
+    [
+        ("nim", "kuhn_poker", "bot:random", None),
+        ("kuhn_poker", "nim", "bot:random", "nim"),
+        ("nim", "kuhn_poker", "FOLDER", "nim"),
+        ("kuhn_poker", "kuhn_poker", "FOLDER", None),
+    ],
+)
+def test_a_player_needs_adapters_for_the_games_that_it_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, game: str, phase: str, entrant: str, lacks: str | None
+) -> None:
+    monkeypatch.setattr(machine_checks, "_check_model", lambda model, config: None)
+    roles = {f"kuhn_poker/player_{number}": f"kuhn_poker-player_{number}" for number in range(2)}
+    (tmp_path / "roles.json").write_text(json.dumps(roles))
+    text = PER_ROLE.replace("GAME", game).replace("PHASE", phase).replace("ENTRANT", entrant)
+    config = parse_config(text.replace("FOLDER", str(tmp_path)), "test", ["model.device=cpu"])
+    if lacks is None:
+        return check_players(config, players(config))
+    with pytest.raises(ModelError, match=f"{tmp_path}: has no adapter for {lacks}/player_0, only for kuhn_poker/"):
+        check_players(config, players(config))
+
+
+@pytest.mark.parametrize(("backend", "gpus", "fits"), [
+    (Backend.VLLM, 3, 2), (Backend.VLLM, 8, 4), (Backend.VLLM, 4, None), (Backend.TRANSFORMERS, 3, None),
+])  # fmt: skip
+def test_vllm_must_be_able_to_split_the_heads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Backend, gpus: int, fits: int | None
+) -> None:
+    monkeypatch.setattr(machine_checks, "backend_here", lambda config: backend)
+    heads = {"num_attention_heads": 28, "num_key_value_heads": 4}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "hidden_size": 3584, **heads}))
+    (tmp_path / "model.safetensors").touch()
+    changes = (f"model.name={tmp_path}", "model.prompt_style=plain", f"engine.tensor_parallel={gpus}")
+    config = online(*changes, "engine.concurrency=1")
+    if fits is None:
+        return check_players(config, {str(tmp_path): []})
+    with pytest.raises(ConfigError, match=f"tensor_parallel={gpus}: vLLM cannot split 28 .*; lower it to {fits}"):
+        check_players(config, {str(tmp_path): []})

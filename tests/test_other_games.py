@@ -152,6 +152,33 @@ def test_games_of_another_kind_are_named_not_judged(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             assign_rewards([hand], settings=RewardSettings(judge=judge))
     write_rows(tmp_path / "games.jsonl", [episode_of("river", "Hi", id="taboo"), hand])
-    result = CliRunner().invoke(main, ["judge", str(tmp_path / "games.jsonl")])
+    options = ["rewards", str(tmp_path / "games.jsonl"), "--output", str(tmp_path / "samples.jsonl")]
+    result = CliRunner().invoke(main, options)
     assert result.exit_code == 2
     assert re.search(message, result.output)
+    [(pattern, _)] = re.findall(r"in a file: grep '(.*)' FILE( > NEW)$", result.output.strip())
+    rows = (tmp_path / "games.jsonl").read_text().splitlines()
+    assert [bool(re.search(pattern, row)) for row in rows] == [True, False]
+
+
+def test_games_of_several_kinds_are_judged_each_by_its_own_rules(tmp_path: Path) -> None:
+    """As the file of a step of a mix holds them."""
+    file, judged = tmp_path / "games.jsonl", tmp_path / "judged.jsonl"
+    hands = list(bot_games("bot:random", 2, 1, get("kuhn_poker")))
+    write_rows(file, [hands[0], episode_of("river", "A river!", id="taboo"), hands[1]])
+    printed, counted = (
+        CliRunner().invoke(main, ["judge", str(file), *options])
+        for options in (["--show", "2", "--output", str(judged)], ["--json"])
+    )
+    assert printed.exit_code == 0 and counted.exit_code == 0, printed.output + counted.output
+    assert re.findall(r"^(kuhn_poker|adversarial_taboo|\d games?)\b", printed.output, re.MULTILINE) == [
+        *("kuhn_poker", "2 games", "adversarial_taboo", "1 game")
+    ]
+    found = json.loads(counted.stdout)
+    assert [(name, counts["games"]) for name, counts in found.items()] == [("kuhn_poker", 2), ("adversarial_taboo", 1)]
+    assert found["adversarial_taboo"]["outcomes"] == {"attacker_violation": 1}
+    assert [(one.game, one.outcome) for one in read_episodes(judged)] == [
+        (hands[0].game, hands[0].outcome),
+        ("adversarial_taboo", "attacker_violation"),
+        (hands[1].game, hands[1].outcome),
+    ]

@@ -265,6 +265,28 @@ def test_a_frozen_opponents_wins_are_neither_trained_nor_counted() -> None:
     assert assign_rewards([INDUCED], settings=RewardSettings(learner="now")) == []  # nobody knows who played
 
 
+@pytest.mark.parametrize(
+    ("learner", "weights"),
+    [
+        ("now", {"questioner": 4 / 6, "answerer": 4 / 2}),  # the learner wins 3 games as questioner, 1 as answerer
+        (None, {"questioner": 1.0, "answerer": 1.0}),  # each role wins 4 of 8 wins
+    ],
+)
+def test_a_frozen_partners_win_is_not_counted(learner: str | None, weights: dict[str, float]) -> None:
+    game, stats = get("guess_my_city"), RewardStats()
+    said = zip(game.roles * 2, ("Is it large?", "Yes, very.", "Is it Paris?"), strict=False)
+    won = Episode(task=game.custom_task("Paris"), history=tuple(Utterance(*one) for one in said), game=game.name)
+    sides = [("now", "old")] * 3 + [("old", "now")]
+    games = [
+        replace(won, players={role: PlayerInfo(name) for role, name in zip(game.roles, names, strict=True)})
+        for names in sides
+    ]
+    samples = assign_rewards(games, settings=RewardSettings(learner=learner), game=game, stats=stats)
+    assert stats.role_weights == weights and stats.wins == {"questioner": 4, "answerer": 4}
+    paid = {role: sum(one.reward * one.weight for one in samples if one.role == role) for role in game.roles}
+    assert paid["questioner"] == pytest.approx(paid["answerer"])
+
+
 def test_the_learner_is_paid_for_losing_and_for_ties_when_asked() -> None:
     samples = assign_rewards(OPPOSED[3:], settings=RewardSettings(learner="now", loser_reward=-1.0, tie_reward=-0.5))
     # one game lost to an attacker, one lost to a defender: both give samples, so both weights are 2/(2*1)

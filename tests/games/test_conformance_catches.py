@@ -11,7 +11,7 @@ import pytest
 
 from spag.core.types import Observation, Result, Split, State, Task, Utterance
 from spag.games.base import Figure, TextGame
-from spag.games.conformance import CHECKS, check_game, playing, results, visibility
+from spag.games.conformance import CHECKS, check_game, declarations, playing, results, visibility
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.nim.nim import Nim
 from spag.games.taboo.taboo import AdversarialTaboo, Stop
@@ -280,6 +280,24 @@ def test_the_check_fails(name: str) -> None:
     check = next(check for check in CHECKS if check.__name__ == name)
     with pytest.raises(AttributeError if name == "check_games_are_values" else AssertionError):
         check(BROKEN[name], 0)
+
+
+def test_a_third_player_is_no_wrong_role() -> None:
+    """Three players of Nim take turns as they must: it fails as a game of three roles, nothing else."""
+
+    class ThreePlayers(Nim):
+        bots: ClassVar = {}
+        roles: ClassVar = ("player_0", "player_1", "player_2")
+
+        def to_move(self, state: State) -> str | None:
+            return None if state.result else self.roles[len(state.history) % 3]
+
+        def rule(self, state: State) -> Result | None:
+            return self.draw(state) if len(state.history) == 6 else None
+
+    results.check_wrong_role_is_refused(ThreePlayers(), 0)
+    with pytest.raises(AssertionError, match="a game has two roles"):
+        declarations.check_roles(ThreePlayers(), 0)
 
 
 @pytest.mark.parametrize("counted", [0, 1, 3])

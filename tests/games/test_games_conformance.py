@@ -77,7 +77,9 @@ class Odd(TextGame):
 
 def test_faults_of_a_foreign_game_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {"odd": "odd_game:Odd", "gone": "nowhere:Gone", "typo": "typo_game:Typo", "torn": "torn_game:Torn"}
+    entries["trio"] = "trio_game:Trio"
     files = {
+        "trio_game.py": "from spag.games.nim.nim import Nim\nclass Trio(Nim):\n    roles = ('a', 'b', 'c')\n",
         "odd_game.py": FOREIGN,
         "typo_game.py": "from math import pi\nTypo = pie\n",
         "torn_game.py": "class Torn(:\n",
@@ -93,6 +95,8 @@ def test_faults_of_a_foreign_game_are_one_line(tmp_path: Path, monkeypatch: pyte
     }.items():
         with pytest.raises(ConfigError, match=rf"^{name}: {fault}; mend or uninstall the package odd-games$"):
             games.get(name)
+    with pytest.raises(ConfigError, match=r"^trio: has the roles a, b, c; spag plays games of two roles$"):
+        games.get("trio")
 
 
 LISTED = """

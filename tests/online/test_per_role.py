@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
 from tiny_run import MOMENTS, PHASE, config_for, job_of, run_here, spoken, train_here, train_in_pair
 
@@ -16,6 +17,7 @@ from samplings import sampling_with
 from scripted_run import run_until
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
 from spag.algorithms.settings import LoraConfig, UpdateSettings
+from spag.cli import main
 from spag.cli.eval import players_of as eval_players
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, TrainingSample
@@ -320,6 +322,17 @@ def test_another_run_goes_on_with_each_roles_adapter(finished: Path, tmp_path: P
     for weights in adapters(tmp_path / "copies", "start").values():
         assert all(torch.equal(weight, adapters(finished)[NAMES[0]][key]) for key, weight in weights.items())
     assert rows(tmp_path / "copies")[0]["kl"] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_adapters_play_the_game_of_a_phase_that_is_not_the_run_s(finished: Path, tmp_path: Path) -> None:
+    file, settings = tmp_path / "config.yaml", ("model.device=cpu", "model.dtype=float32")
+    phase = "{algorithm: spag, game: {name: kuhn_poker}, sampling: {max_new_tokens: 4}}"
+    file.write_text(f"game: {{name: nim}}\nphases: [{phase}]\n")
+    names = (str(finished / PHASE / "checkpoint"), "bot:equilibrium", "--output", str(tmp_path / "games.jsonl"))
+    options = ("--config", str(file), "--count", "1", *(part for one in settings for part in ("--set", one)))
+    result = CliRunner().invoke(main, ["play", *names, *options])
+    assert result.exit_code == 0, result.output
+    assert [game.game for game in read_episodes(tmp_path / "games.jsonl")] == ["kuhn_poker"]
 
 
 def test_what_cannot_work_is_refused(model: Path, finished: Path, tmp_path: Path) -> None:

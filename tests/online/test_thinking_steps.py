@@ -11,7 +11,7 @@ from samplings import sampling_with
 from spag.algorithms.credit import as_sampled, trained_turns
 from spag.algorithms.online_settings import OnlineSampling
 from spag.core.episodes import TrainingSample
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, ModelError
 from spag.core.options import SamplingConfig, ThinkingConfig
 from spag.core.types import Split
 from spag.engines.base import Completion, Player, Request
@@ -151,6 +151,16 @@ def test_an_online_step_trains_thoughts_and_counts_those_that_are_cut(thinker: P
     assert sum(one.finish_reason == "thought" for one in said) / len(said) == pytest.approx(first)
     assert all(one.thought is not None and one.token_ids and one.logprobs for one in said)
     assert {info.sampling["thinking"]["max_tokens"] for one in played for info in one.players.values()} == {12}
+
+
+@pytest.mark.parametrize("style", ["plain", "chat"])
+def test_a_chat_needs_the_templates_of_all_models_at_once(thinker: Path, tmp_path: Path, style: str) -> None:
+    other = make_model(tmp_path / "other", vocab_size=VOCABULARY)
+    config = config_for(thinker, f"model.prompt_style={style}", f'reinforce.opponents={{"{other}": 1}}')
+    if style == "plain":
+        return checks.check_run(config, config.game.build())
+    with pytest.raises(ModelError, match=rf"^{other}: its tokenizer has no chat template; name a model with one, or"):
+        checks.check_run(config, config.game.build())
 
 
 @pytest.mark.parametrize(("max_length", "fits"), [(64, False), (65, True)])

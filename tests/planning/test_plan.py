@@ -30,7 +30,7 @@ from spag.models.loading import load_tokenizer
 from spag.planning import memory, samples
 from spag.planning.estimate import estimate_run, run_notes
 from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
-from spag.planning.memory import training_memory
+from spag.planning.memory import play_memory, training_memory
 from spag.planning.plan import Planner, StagePlan
 from spag.planning.samples import Work, play_work, teacher_work
 from spag.planning.specs import GIB, GPUS, KNOWN_SHAPES, Device, find_gpu, gpu_of
@@ -228,6 +228,27 @@ def test_what_is_advised_for_play_does_fit(changes: tuple[str, ...], layers: int
     selfplay = Planner(config, replace(LLAMA, layers=layers), find_gpu("A10G"), 1).stages[1]
     assert selfplay.problems == ["it needs more memory than there is"]
     assert selfplay.advice == advice
+
+
+def test_gpus_that_cannot_split_the_heads_are_neither_accepted_nor_advised() -> None:
+    large = replace(LLAMA, layers=96, heads=28, query_size=3584, kv_size=512)  # 28 heads, 4 of keys and values
+    for gpus, fits in ((3, 2), (7, 4), (8, 4)):  # 7 divides 28, and is no multiple of 4
+        config = load_config("llama2-7b", (f"engine.tensor_parallel={gpus}",))
+        for stage in Planner(config, large, A100, gpus).stages[1::2]:
+            assert len(stage.problems) == 1 and stage.problems[0].endswith(f"over as many GPUs; lower it to {fits}")
+    for shape, advised in ((large, 1), (replace(large, heads=7, kv_size=3584), 0)):
+        selfplay = Planner(load_config("llama2-7b"), shape, find_gpu("A10G"), 1).stages[1]
+        assert selfplay.problems and len(selfplay.advice) == advised
+
+
+def test_the_cache_has_room_for_a_text_as_vllm_splits_it() -> None:
+    shape = replace(LLAMA, kv_size=1024, positions=2048)  # 8 heads of keys and values
+    for gpus, each in ((1, 8), (2, 4), (8, 1), (16, 1), (32, 1)):
+        cache = play_memory(shape, EngineConfig(tensor_parallel=gpus), 100.0, 2, 1, vllm=True).cache
+        assert cache == 2048 * 2 * 32 * (each * 128) * 2  # tokens, keys and values, layers, sizes, bytes
+    for length, taken in ((1024, 1024), (8192, 2048)):
+        cache = play_memory(shape, EngineConfig(max_length=length), 100.0, 2, 1, vllm=True).cache
+        assert cache == taken * shape.kv_bytes(2)
 
 
 @pytest.mark.slow

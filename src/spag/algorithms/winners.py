@@ -8,7 +8,8 @@ Rewards for losers and ties are options that upstream leaves out; its author rep
 of the return but is left out, whereas upstream trains its end token.
 
 If the current policy (``learner``) played frozen opponents, only its own utterances become samples, since the
-importance ratio is relative to it; ``N`` and ``N_role`` count the games that give samples.
+importance ratio is relative to it; ``N`` and ``N_role`` count the games that give samples, and of two winners only
+those that are trained.
 """
 
 import random
@@ -115,7 +116,8 @@ def assign_rewards(
         rewards = _trained_rewards(episode, game, result, settings)
         judged.append((episode, result, rewards))
         winners = game.outcomes[result.outcome].winners
-        trained.update(winners if rewards else ())
+        # where it plays one of two winners, the other's role gives no samples; a game lost counts for its winner
+        trained.update([role for role in winners if role in rewards] or (winners if rewards else ()))
         stats.outcomes[result.outcome] += 1
         stats.wins.update(winners)
         stats.utterances += result.length

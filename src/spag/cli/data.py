@@ -1,6 +1,6 @@
 """Commands on games and data files: games, words, judging, import."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from spag.core.errors import SpagError, first_line
 from spag.core.visible import counted
 
 if TYPE_CHECKING:
+    from spag.algorithms.winners import RewardStats
     from spag.core.episodes import Episode
     from spag.games.base import Game
 
@@ -107,11 +108,11 @@ def judge_command(
 ) -> None:
     """Judge the games of FILE, ours or upstream's, and count them.
 
-    Prints the outcomes, and the samples and role weights that follow from them.
+    Prints the outcomes, and the samples and role weights that follow from them; of games of several kinds, as the mix
+    of a phase has them, for each kind (with --json by its name).
     """
-    from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
     from spag.cli.tables import print_game, print_outcomes
-    from spag.games.registry import game_by_rules, game_of_file
+    from spag.games.registry import game_by_rules, game_of, game_of_file
     from spag.storage.episodes import read_episodes
     from spag.storage.store import write_rows
 
@@ -119,21 +120,41 @@ def judge_command(
         raise click.UsageError("--show prints text; it cannot be combined with --json")
     refuse_input(output, episodes)
     asked = {name: value for name, value in (("judge", mode), ("language", language)) if value is not None}
-    game, judged = game_of_file(episodes, **asked), list["Episode"]()
+    first, judged = game_of_file(episodes, **asked), list["Episode"]()
+    games = {first.name: first}
     for episode in read_episodes(episodes):
-        own = game_by_rules(episode, game, **asked)
+        if episode.game not in games:
+            games[episode.game] = game_of(episode, **asked)
+        own = game_by_rules(episode, games[episode.game], **asked)
         judged.append(_judged(own, episode, asked))
         if len(judged) <= show:
             print_game(own, judged[-1])
-    stats = RewardStats()
-    assign_rewards(judged, settings=RewardSettings(template="play"), game=game, stats=stats)
+    found = {name: _counted(game, [one for one in judged if one.game == name]) for name, game in games.items()}
     if as_json:
-        counts = {"games": len(judged), "utterances": stats.utterances, "empty_utterances": stats.empty_completions}
-        print_json({**counts, **stats.summary()})
+        counts = {name: _counts(stats) for name, stats in found.items()}
+        print_json(counts if len(counts) > 1 else counts[first.name])
     else:
-        print_outcomes(game, stats)
+        for name, stats in found.items():
+            if len(found) > 1:
+                click.echo(name)
+            print_outcomes(games[name], stats)
     if output is not None:
         write_rows(output, judged)
+
+
+def _counted(game: "Game", judged: "Sequence[Episode]") -> "RewardStats":
+    """Return the counts of games of one kind."""
+    from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
+
+    stats = RewardStats()
+    assign_rewards(judged, settings=RewardSettings(template="play"), game=game, stats=stats)
+    return stats
+
+
+def _counts(stats: "RewardStats") -> dict[str, Any]:
+    """Return what ``--json`` tells of them."""
+    games, empty = stats.outcomes.total(), stats.empty_completions
+    return {"games": games, "utterances": stats.utterances, "empty_utterances": empty, **stats.summary()}
 
 
 def _judged(game: "Game", episode: "Episode", asked: Mapping[str, str]) -> "Episode":

@@ -97,7 +97,7 @@ def play_command(
     }
     specs = game_specs(tasks, settings.repeats, config.seed)
     on_stop(lambda: f"{output} has {_games(output):,} games; the same command plays the rest")
-    check_players(config, [first, second])
+    check_players(config, {name: [game] for name in (first, second)})
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     if as_json:
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
@@ -183,7 +183,7 @@ def arena_command(
         raise click.UsageError("give at least two models of different names, as MODEL or NAME=MODEL")
     players = {name: config.model.model_copy(update={"name": model}) for name, model in named.items()}
     on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the rest")
-    check_players(config, named.values())
+    check_players(config, {model: [config.game.build()] for model in named.values()})
     results = play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
     if as_json:
         print_json(results)

@@ -59,8 +59,8 @@ def names() -> list[str]:
 
 
 def get(name: str, **settings: Any) -> Game:
-    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` if the game is unknown, as
-    ``SettingError`` if a setting is unknown or wrong.
+    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` if the game is unknown or not of two
+    roles, as ``SettingError`` if a setting is unknown or wrong.
     """
     kind = _game_class(name)
     unknown = sorted(set(settings) - set(setting_names(name)))
@@ -80,6 +80,8 @@ def get(name: str, **settings: Any) -> Game:
         place, fault = ".".join((_PLACE, *map(str, first["loc"][:1]))), first["msg"].removeprefix("Value error, ")
         fault = fault.rstrip(", ")  # as an assertion without a text leaves it
         raise SettingError(f"{place}: {fault[:1].lower()}{fault[1:]}, got {first['input']!r}") from error
+    if len(game.roles) != 2:
+        raise ConfigError(f"{name}: has the roles {', '.join(game.roles)}; spag plays games of two roles")
     return game
 
 

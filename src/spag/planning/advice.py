@@ -88,9 +88,10 @@ def training_changes(planner: StagePlanner, label: str) -> Iterator[Change]:
     adapters = [lora, *([lora.model_copy(update={"quantize": True})] if gpu else [])]
     changes += [lean | {"lora": adapter} | whole for adapter in adapters]
     more = [count for count in (2, 4, 8, 16, 32) if count > processes and gpu]
+    all_train = settings.processes is None and not playing and each == 1
     for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
         options = {name: value for name, value in one.items() if getattr(settings, name) != value}
-        if settings.processes != count and (playing or each > 1 or settings.processes is not None):  # else every GPU would train
+        if settings.processes != count and not all_train:
             options["processes"] = count
         yield Change(max(count * each + playing, planner.devices) if gpu else planner.devices, label, options)
 

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 
 from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import EngineConfig
+from spag.engines.prompts import longest_text
 from spag.planning.specs import GIB, ModelShape
 
 CHUNK, CHUNK_ON_GPU = 128, 1024
@@ -161,10 +162,11 @@ def play_memory(
     """Return the least memory of engines for ``models`` models; ``longest``: tokens of a game's longest text.
 
     The transformers engine has a slot for each utterance, and keeps logits that others may draw from. vLLM needs room
-    for one text of ``engine.max_length``, and fills the rest of its share of the GPU.
+    for one text of ``engine.max_length``, or of as many tokens as a model has positions, and fills the rest of its
+    share of the GPU.
     """
-    tokens = engine.max_length if vllm else engine.concurrency * (longest // SLOT + 1) * SLOT
-    share = models / engine.tensor_parallel if vllm else models
-    weights, cache = share * number * shape.parameters, share * tokens * shape.kv_bytes(number)
+    most, gpus = longest_text(engine.max_length, shape.positions), engine.tensor_parallel if vllm else 1
+    tokens = most if vllm else engine.concurrency * (longest // SLOT + 1) * SLOT
+    weights, cache = models * number * shape.parameters / gpus, models * tokens * shape.kv_bytes(number, gpus)
     logits = 0.0 if vllm else models * KNOWN * number * shape.vocab
     return Memory(policies=weights, cache=cache, logits=logits, activations=models * _VLLM_WORKING * vllm)

@@ -194,7 +194,7 @@ class Planner(StagePlanner):
         least = self._engines(plays, online.sampling, 1)
         text = max(self._play_work(game, online.sampling).largest[0] for game in plays)
         at_once = min(engine.concurrency, ceil(online.games / processes))
-        cache = max(least.cache, at_once * text * self.shape.kv_bytes(self.number) / engine.tensor_parallel)
+        cache = max(least.cache, at_once * text * self.shape.kv_bytes(self.number, engine.tensor_parallel))
         weights = self.number * self.shape.parameters * engines * processes
         return Demand(
             engines=engines, least=least.total, roomy=least.total - least.cache + cache, resident=resident,

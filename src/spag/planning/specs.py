@@ -26,8 +26,9 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder-only model. ``kv_size``: size of a token's keys, and of its values. ``biases``: number in a layer's
-    linear maps. ``head_norm``: size of the norm on each head's queries and keys (Qwen3); 0 without.
+    """A decoder-only model. ``heads``: those of queries. ``kv_size``: size of a token's keys, and of its values.
+    ``positions``: its context length, if known. ``biases``: number in a layer's linear maps. ``head_norm``: size of the
+    norm on each head's queries and keys (Qwen3); 0 without.
     """
 
     name: str
@@ -35,8 +36,10 @@ class ModelShape:
     hidden: int
     intermediate: int
     layers: int
+    heads: int
     query_size: int
     kv_size: int
+    positions: int | None
     tied: bool
     biases: int = 0
     head_norm: int = 0
@@ -64,9 +67,16 @@ class ModelShape:
         layer = self.layer + self.biases + 2 * self.hidden + 2 * self.head_norm
         return self.layers * layer + self.hidden + self.embedding * (1 if self.tied else 2)
 
-    def kv_bytes(self, number: int) -> int:
-        """Return the bytes of a token's keys and values in all layers, at ``number`` bytes per number."""
-        return 2 * self.layers * self.kv_size * number
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_size * self.heads // self.query_size
+
+    def kv_bytes(self, number: int, gpus: int = 1) -> float:
+        """Return the bytes of a token's keys and values in all layers, at ``number`` bytes per number, on each of
+        ``gpus`` GPUs that share the heads: if these are fewer, each GPU has one.
+        """
+        return 2 * self.layers * self.kv_size * number / min(gpus, self.kv_heads)
 
     def adapter(self, lora: LoraConfig | None) -> int:
         """Return the parameters of a LoRA adapter: rank x (inputs + outputs) of each adapted map; 0 without."""
@@ -77,12 +87,12 @@ class ModelShape:
 
 
 _PRESET_MODELS = (  # from each model's config.json on the Hugging Face hub
-    ModelShape("meta-llama/Llama-2-7b-hf", 32_000, 4096, 11_008, 32, 4096, 4096, tied=False),
-    ModelShape("baichuan-inc/Baichuan2-13B-Base", 125_696, 5120, 13_696, 40, 5120, 5120, tied=False),
-    ModelShape("Qwen/Qwen3-1.7B", 151_936, 2048, 6144, 28, 2048, 1024, tied=True, head_norm=128),
-    ModelShape("Qwen/Qwen3-4B", 151_936, 2560, 9728, 36, 4096, 1024, tied=True, head_norm=128),
-    ModelShape("Qwen/Qwen3-4B-Base", 151_936, 2560, 9728, 36, 4096, 1024, tied=True, head_norm=128),
-    ModelShape("smollm2-135m", 49_152, 576, 1536, 30, 576, 192, tied=True),
+    ModelShape("meta-llama/Llama-2-7b-hf", 32_000, 4096, 11_008, 32, 32, 4096, 4096, 4096, tied=False),
+    ModelShape("baichuan-inc/Baichuan2-13B-Base", 125_696, 5120, 13_696, 40, 40, 5120, 5120, 4096, tied=False),
+    ModelShape("Qwen/Qwen3-1.7B", 151_936, 2048, 6144, 28, 16, 2048, 1024, 40_960, tied=True, head_norm=128),
+    ModelShape("Qwen/Qwen3-4B", 151_936, 2560, 9728, 36, 32, 4096, 1024, 40_960, tied=True, head_norm=128),
+    ModelShape("Qwen/Qwen3-4B-Base", 151_936, 2560, 9728, 36, 32, 4096, 1024, 32_768, tied=True, head_norm=128),
+    ModelShape("smollm2-135m", 49_152, 576, 1536, 30, 9, 576, 192, 8192, tied=True),
 )
 KNOWN_SHAPES = {shape.name: shape for shape in _PRESET_MODELS}
 
@@ -119,9 +129,11 @@ def shape_of(config: Any, name: str) -> ModelShape:
     biases = 2 * text.intermediate_size + text.hidden_size if getattr(text, "mlp_bias", False) else 0
     if getattr(text, "attention_bias", False) or family == "qwen2":  # its output map has none
         biases += heads * size + 2 * kv_size + (family != "qwen2") * text.hidden_size
-    sizes = (text.vocab_size, text.hidden_size, text.intermediate_size, text.num_hidden_layers, heads * size, kv_size)
+    sizes = (text.vocab_size, text.hidden_size, text.intermediate_size, text.num_hidden_layers)
+    positions = getattr(text, "max_position_embeddings", None)
+    attention = (heads, heads * size, kv_size, positions)
     norm = size if family == "qwen3" else 0
-    return ModelShape(name, *sizes, tied=bool(text.tie_word_embeddings), biases=biases, head_norm=norm)
+    return ModelShape(name, *sizes, *attention, tied=bool(text.tie_word_embeddings), biases=biases, head_norm=norm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from spag.algorithms.settings import LoraConfig
 from spag.config.refusals import training_refusals
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
-from spag.engines.vllm.setup import GPU_MEMORY
+from spag.engines.vllm.setup import GPU_MEMORY, split_refusal
 from spag.games.base import Game
 from spag.planning.engines import USABLE, Sharing
 from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
@@ -213,6 +213,8 @@ class StagePlanner:
         room = device.memory * ((engine.memory or GPU_MEMORY) if self.on_vllm else 1.0)
         tokens = sum(work.fed + work.drawn for work in works)
         stage = StagePlan(name, times, "games", sum(plays.values()), 0, 0, tokens, hours, memory, room)
+        if self.on_vllm and (refusal := split_refusal(self.shape.heads, self.shape.kv_heads, engine.tensor_parallel)):
+            stage.problems.append(refusal)
         if memory.total > room:
             stage.problems.append(LACKS)
         if used > count and not device.is_cpu:

@@ -5,7 +5,7 @@ and connections, memory for play.
 import asyncio
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,10 +15,11 @@ from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, Teach
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.players import Kind, kind_of, members_of
-from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
+from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm, split_refusal
+from spag.games.base import Game
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import model_of_role, models_of
-from spag.runs.layout import mixed_model, planned_models
+from spag.runs.layout import arena_entrants, mixed_model, planned_models
 from spag.storage.home import expanded
 from spag.storage.machine import core_count, is_loopback, memory_bytes, open_files
 
@@ -27,34 +28,48 @@ SLOT_TOKENS = 128
 (``slots.GROWTH``).
 """
 _CONNECT_S = 5.0
+_TOKENIZER = "tokenizer_config.json"
 _FILES = 64  # files that a process has open besides its connections
 
 
-def check_players(config: RunConfig, names: Iterable[str]) -> None:
-    """Raise the ``SpagError`` with which play with the models ``names`` would fail, as far as their configs tell."""
+def check_players(config: RunConfig, games_of: Mapping[str, Sequence[Game]]) -> None:
+    """Raise the ``SpagError`` with which play would fail, as far as the configs of the models tell.
+
+    ``games_of`` has each player's games, by its name.
+    """
     backend_here(config)
-    game = config.game.build()
-    for name in names:
+    for name, games in games_of.items():
         if kind_of(name) is Kind.ENDPOINT:
             _check_endpoint()
         elif kind_of(name) is not Kind.BOT:
             for member in members_of(config.model.model_copy(update={"name": name})):
                 for one in models_of(member.name):
                     _check_model(config.model.model_copy(update={"name": one}), config)
-                for role in game.roles:
-                    model_of_role(member.name, game.name, role)
+                for game in games:
+                    for role in game.roles:
+                        model_of_role(member.name, game.name, role)
 
 
-def players(config: RunConfig) -> list[str]:
-    """Return the names of all models and bots in the settings of a run."""
-    named = [config.model.name]
+def players(config: RunConfig) -> dict[str, list[Game]]:
+    """Return all models and bots in the settings of a run by name, each with the games that it plays under that name.
+
+    The run's model plays as ``base`` in the arena; as the start of a phase it is that phase's to check.
+    """
+    arena = [config.game.build()]
+    named = [(config.model.name, arena if BASE in arena_entrants(config) else [])]
     for phase in config.phases:
         settings = phase.settings
         if not isinstance(settings, TeacherSettings):
-            named += [*settings.opponents, *getattr(settings, "evaluation_opponents", ())]
-    named += config.arena.entrants
+            games = [game for game, _ in phase.mix(config.game_of(phase))]
+            met = (*settings.opponents, *getattr(settings, "evaluation_opponents", ()))
+            named += [(name, games) for name in met]
+    named += [(name, arena) for name in config.arena.entrants]
     own = {SELF, START, SNAPSHOT, BASE, EARLIER, *(model.name for model in planned_models(config))}
-    return [name for name in dict.fromkeys(named) if name not in own and mixed_model(config, name) is None]
+    found: dict[str, list[Game]] = {}
+    for name, games in named:
+        if name not in own and mixed_model(config, name) is None:
+            found.setdefault(name, []).extend(games)
+    return found
 
 
 def is_elsewhere(config: RunConfig) -> bool:
@@ -163,7 +178,9 @@ def _check_endpoint() -> None:
 
 
 def _check_model(model: ModelConfig, config: RunConfig) -> None:
-    """Read a model's config, and an adapter's; check that there are weights, and memory for the utterances."""
+    """Read a model's config, and an adapter's; check that there are weights, a chat template if it is used, attention
+    that vLLM can split, and memory for the utterances.
+    """
     from transformers import AutoConfig  # noqa: PLC0415 - slow to import
 
     import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
@@ -182,17 +199,35 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
         raise ModelError(
             f"{model.name}: no safetensors weights found (pickled weights are never loaded); convert it first"
         )
-    if not is_elsewhere(config) and backend_here(config) is not Backend.VLLM:
+    if model.prompt_style == "chat" and not trust:  # code may set a template
+        _check_template(model.name, folder if (folder / _TOKENIZER).exists() else Path(source))
+    if backend_here(config) is Backend.VLLM:
+        if refusal := split_refusal(*_heads(found), config.engine.tensor_parallel):
+            raise ConfigError(f"{model.name}: {refusal}")
+    elif not is_elsewhere(config):
         _check_slots(config, found)
+
+
+def _check_template(name: str, folder: Path) -> None:
+    """Raise ``ModelError`` if the tokenizer in ``folder``, a local one, has no chat template."""
+    file = folder / _TOKENIZER  # holds numbers that no JSON of ours may
+    if file.is_file() and not (folder / "chat_template.jinja").exists() and b'"chat_template"' not in file.read_bytes():
+        fix = "name a model with one, or set model.prompt_style=plain for all models"
+        raise ModelError(f"{name}: its tokenizer has no chat template; {fix}")
+
+
+def _heads(model: Any) -> tuple[int, int]:
+    """Return the heads of a config's attention, and those of keys and values; 0 if it has none."""
+    heads = int(getattr(model, "num_attention_heads", 0) or 0)
+    return heads, int(getattr(model, "num_key_value_heads", 0) or heads)
 
 
 def _check_slots(config: RunConfig, model: Any) -> None:
     """Raise ``ConfigError`` if there is not enough memory for the concurrent utterances, whatever their lengths."""
-    heads = int(getattr(model, "num_attention_heads", 0) or 0)
+    heads, kv_heads = _heads(model)
     size = int(getattr(model, "head_dim", 0) or getattr(model, "hidden_size", 0) // max(heads, 1))
-    width = int(getattr(model, "num_key_value_heads", 0) or heads) * size
     number = 4 if config.model.dtype == "float32" else 2  # bytes
-    slot = 2 * number * int(getattr(model, "num_hidden_layers", 0)) * width * SLOT_TOKENS
+    slot = 2 * number * int(getattr(model, "num_hidden_layers", 0)) * kv_heads * size * SLOT_TOKENS
     count, has = config.engine.concurrency, memory_bytes()
     if (needed := count * slot) > has:
         what = f"{count:,} utterances at once take {needed / 2**30:,.0f} GiB before the first is generated"

@@ -99,6 +99,20 @@ def placement(engine: EngineConfig, device: str, gpus: list[str]) -> list[list[i
     return [[*own[at : at + each]] for at in range(0, len(own), each)]
 
 
+def split_refusal(heads: int, kv_heads: int, gpus: int) -> str:
+    """Return why vLLM cannot split a model's attention over ``gpus`` GPUs; empty if it can. Each has as many heads, and
+    copies of those of keys and values if they are fewer.
+    """
+
+    def splits(number: int) -> bool:
+        return not (heads % number or (kv_heads % number and number % kv_heads))
+
+    if splits(gpus):
+        return ""
+    what = f"vLLM cannot split {heads} attention heads, {kv_heads} of keys and values, over as many GPUs"
+    return f"engine.tensor_parallel={gpus}: {what}; lower it to {max(filter(splits, range(1, gpus)))}"
+
+
 def most_at_once(concurrency: int, copies: int) -> int:
     """Return the most requests that each of ``copies`` replicas processes at once, a quarter more than its share. More
     of them wait in vLLM.
