@@ -127,6 +127,11 @@ def test_a_player_needs_adapters_for_the_games_that_it_plays(
         check_players(config, players(config))
 
 
+def test_a_lone_training_needs_no_arena() -> None:
+    config = parse_config("{phases: [{algorithm: spag}], arena: {entrants: [base, imitation]}}", "test", [])
+    check_machine(config)
+
+
 @pytest.mark.parametrize(("backend", "gpus", "fits"), [
     (Backend.VLLM, 3, 2), (Backend.VLLM, 8, 4), (Backend.VLLM, 4, None), (Backend.TRANSFORMERS, 3, None),
 ])  # fmt: skip

@@ -177,6 +177,11 @@ def test_games_of_several_kinds_are_judged_each_by_its_own_rules(tmp_path: Path)
     found = json.loads(counted.stdout)
     assert [(name, counts["games"]) for name, counts in found.items()] == [("kuhn_poker", 2), ("adversarial_taboo", 1)]
     assert found["adversarial_taboo"]["outcomes"] == {"attacker_violation": 1}
+    file_option = [str(file), "--mode", "paper", "--json"]  # Taboo's alone
+    assert json.loads(CliRunner().invoke(main, ["judge", *file_option]).stdout)["kuhn_poker"] == found["kuhn_poker"]
+    write_rows(file, hands)
+    refused = CliRunner().invoke(main, ["judge", *file_option])
+    assert refused.exit_code == 2 and "unknown option game.judge" in refused.output
     assert [(one.game, one.outcome) for one in read_episodes(judged)] == [
         (hands[0].game, hands[0].outcome),
         ("adversarial_taboo", "attacker_violation"),

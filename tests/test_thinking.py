@@ -1,6 +1,7 @@
 """A player's thoughts: split from its speech, kept from everybody, stored, shown folded."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,9 @@ def test_only_speech_holds_stop_strings() -> None:
     assert text_before_stop("<think>a\nb</think>c\nd", ("\n",), thinking=True) == "<think>a\nb</think>c"
     assert text_before_stop("<think>a\nb", ("\n",), thinking=True) is None
     assert text_before_stop("a\nb", ("\n",), thinking=True) == "a"
+    labelled = "<think>a</think>\n\nUser: b"  # no line before the label: the speech begins there
+    assert text_before_stop(labelled, ("\nUser:",), thinking=True) is None
+    assert text_before_stop(f"{labelled}\nUser: c", ("\nUser:",), thinking=True) == labelled
     texts = "a", "<think>a", "<think>a</think>b", "a<think>b</think>c<think>d", "a</think>b"
     said = [[text[start:end] for start, end in speech_spans(text)] for text in texts]
     assert said == [["a"], [""], ["", "b"], ["a", "c"], ["b"]]
@@ -152,6 +156,9 @@ def test_players_that_do_not_think_have_no_thoughts() -> None:
     )
     assert {(said.content, said.thought) for said in episode.history} == {("<think>a</think>b", None)}
     assert "cut_thoughts" not in health([episode], TABOO)
+    *others, last = episode.history
+    cut = replace(episode, history=(*others, replace(last, content="", finish_reason="thought")))
+    assert health([cut], TABOO)["cut_thoughts"] == 1 / len(episode.history)  # an endpoint's, which nobody asked for
 
 
 def test_an_opponent_of_another_trainer_speaks_without_its_thoughts() -> None:

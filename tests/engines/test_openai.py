@@ -113,6 +113,21 @@ def test_a_thought_that_nobody_asked_for_is_not_said(
     assert (done.text, done.finish_reason) == (text, reason)
 
 
+def test_stop_strings_are_not_sent_to_a_model_that_thinks_unasked(start: Open) -> None:
+    """The server would end its thought at one."""
+
+    def handler(call: Call) -> Answer:
+        reply = "<think>a\nb</think>\n\nA: c\nA: d"
+        return answered({"content": reply.partition("\n")[0] if "stop" in call.body else reply})
+
+    engine, server = start(handler)
+    for id_ in ("1", "2"):
+        engine.submit(ask(id_, stop=("\nA:",)))
+        [done] = collect(engine)
+        assert (done.text, done.finish_reason) == ("A: c", FinishReason.STOP)
+    assert ["stop" in call.body for call in server.calls] == [True, False, False]
+
+
 def collect(engine: OpenAIEngine, count: int = 1) -> list[Completion]:
     done: list[Completion] = []
     while len(done) < count:

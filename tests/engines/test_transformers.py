@@ -426,6 +426,19 @@ def test_rounding_changes_hardly_a_draw() -> None:
     )
 
 
+def test_torchs_default_dtype_changes_no_draw() -> None:
+    """While another thread loads a model, it is that model's."""
+    logits, bits = torch.randn(3, 50, generator=torch.Generator().manual_seed(1)), noise(3, 50)
+    drawn = []
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            drawn.append(sample_tokens(logits, [sampling_with(0.7)] * 3, bits, {}))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert drawn[0].sampling_logprobs.equal(drawn[1].sampling_logprobs)
+
+
 @pytest.mark.parametrize("size", [1, 5, 8])
 def test_random_bits_are_31_and_even(size: int) -> None:
     bits = noise(4000, size).double() / 2**31

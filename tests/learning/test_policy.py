@@ -203,7 +203,7 @@ def test_a_model_that_ignores_which_tokens_see_each_other_is_found_out(
             Capabilities(packed=True, kept=True, chunked=False),
         ),  # caps its logits
         (
-            Gemma2Config(**SHAPE, attn_logit_softcapping=0.01, attn_implementation="eager"),
+            Gemma2Config(**SHAPE, attn_logit_softcapping=50.0, attn_implementation="eager"),
             Capabilities(packed=False, kept=True, chunked=False),
         ),  # caps its attention scores too
     ],

@@ -159,8 +159,16 @@ def test_a_chat_needs_the_templates_of_all_models_at_once(thinker: Path, tmp_pat
     config = config_for(thinker, f"model.prompt_style={style}", f'reinforce.opponents={{"{other}": 1}}')
     if style == "plain":
         return checks.check_run(config, config.game.build())
-    with pytest.raises(ModelError, match=rf"^{other}: its tokenizer has no chat template; name a model with one, or"):
+    refused = rf"^{other}: its tokenizer has no chat template; name a model with one, or"
+    with pytest.raises(ModelError, match=refused):
         checks.check_run(config, config.game.build())
+    tokenizer = other / "tokenizer_config.json"
+    tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "chat_template": None}))
+    with pytest.raises(ModelError, match=refused):
+        checks.check_run(config, config.game.build())
+    (other / "additional_chat_templates").mkdir()
+    (other / "additional_chat_templates" / "default.jinja").write_text("{{ messages }}")
+    checks.check_run(config, config.game.build())
 
 
 @pytest.mark.parametrize(("max_length", "fits"), [(64, False), (65, True)])

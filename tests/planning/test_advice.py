@@ -120,6 +120,11 @@ def test_each_process_is_given_all_the_gpus_that_it_plays_on() -> None:
     planner = plan((LLAMA, "reinforce.parallel=fsdp", "engine.tensor_parallel=2", "reinforce.processes=1"), 2, A10G)
     changes = [change for change in training_changes(planner, "reinforce") if change.options.get("processes", 1) > 1]
     assert {(change.options["processes"], change.gpus) for change in changes} == {(n, 2 * n) for n in (2, 4, 8, 16, 32)}
+    planner = plan((LLAMA, "engine.tensor_parallel=2"), 8, A10G)  # the GPUs at hand come first
+    assert [change.gpus for change in training_changes(planner, "reinforce")][:2] == [8, 8]
+    actors = ("cluster.address=local", "cluster.online_workers=2", "reinforce.processes=8", "engine.tensor_parallel=2")
+    planner = plan((LLAMA, "engine.backend=transformers", *actors), 8, A10G)
+    assert [change.gpus for change in training_changes(planner, "reinforce")][:2] == [12, 12]
 
 
 def test_engines_on_several_gpus_each_are_still_counted() -> None:

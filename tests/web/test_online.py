@@ -79,6 +79,17 @@ def test_an_exact_curve_has_a_point_for_each_evaluated_step(tmp_path: Path) -> N
     assert re.findall(r'points="([^"]+)"', figure) == ["0.0,2.0 240.0,46.0"]
 
 
+def test_a_role_that_fell_silent_has_no_latest_value(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run", finished=False)
+    metrics, key = folder / "2-reinforce" / "metrics.jsonl", "kuhn_poker/player_1/length"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    write_rows(metrics, [*rows[:-1], {name: value for name, value in rows[-1].items() if name != key}])
+    with visitor(site(folder)) as client:
+        page = client.get("/").text
+    [label] = re.findall(r'aria-label="tokens an utterance by step, ([^"]+)"', page)
+    assert re.fullmatch(r"player 0 now [\d.]+, player 1 now –", label)
+
+
 def test_cards_of_a_mix_name_their_game(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     both = CONFIG.replace("games: 6}", "games: 6, mix: [{name: kuhn_poker}, {name: nim}]}")

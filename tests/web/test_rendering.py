@@ -64,6 +64,7 @@ def test_only_plain_names_and_colors_reach_the_style_sheet(name: str, color: str
 def test_curves_and_durations() -> None:
     assert curve([1.0, 3.0]) == "0.0,46.0 240.0,2.0"
     assert curve([2.0, 2.0]) == "0.0,24.0 240.0,24.0"
+    assert curve([1.0, None, 3.0, None, None]) == "0.0,46.0 120.0,2.0"  # at their own places
     for count in (2, 120, 121, 239, 1000):
         points = curve(list(map(float, range(count)))).split()
         assert len(points) <= 120 and points[-1] == "240.0,2.0"  # thinned, and to the end

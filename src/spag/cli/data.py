@@ -112,7 +112,7 @@ def judge_command(
     of a phase has them, for each kind (with --json by its name).
     """
     from spag.cli.tables import print_game, print_outcomes
-    from spag.games.registry import game_by_rules, game_of, game_of_file
+    from spag.games.registry import game_by_rules, game_of, game_of_file, setting_names
     from spag.storage.episodes import read_episodes
     from spag.storage.store import write_rows
 
@@ -120,19 +120,21 @@ def judge_command(
         raise click.UsageError("--show prints text; it cannot be combined with --json")
     refuse_input(output, episodes)
     asked = {name: value for name, value in (("judge", mode), ("language", language)) if value is not None}
-    first, judged = game_of_file(episodes, **asked), list["Episode"]()
-    games = {first.name: first}
+    games, judged = dict[str, "Game"](), list["Episode"]()
     for episode in read_episodes(episodes):
+        rules = {name: value for name, value in asked.items() if name in setting_names(episode.game)}
         if episode.game not in games:
-            games[episode.game] = game_of(episode, **asked)
-        own = game_by_rules(episode, games[episode.game], **asked)
-        judged.append(_judged(own, episode, asked))
+            games[episode.game] = game_of(episode, **rules)
+        own = game_by_rules(episode, games[episode.game], **rules)
+        judged.append(_judged(own, episode, rules))
         if len(judged) <= show:
             print_game(own, judged[-1])
+    if not games or not all(any(name in setting_names(kind) for kind in games) for name in asked):
+        game_of_file(episodes, **asked)  # refuses a file without games, and an option that none of them has
     found = {name: _counted(game, [one for one in judged if one.game == name]) for name, game in games.items()}
     if as_json:
         counts = {name: _counts(stats) for name, stats in found.items()}
-        print_json(counts if len(counts) > 1 else counts[first.name])
+        print_json(counts if len(counts) > 1 else next(iter(counts.values())))
     else:
         for name, stats in found.items():
             if len(found) > 1:

@@ -96,7 +96,8 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
     generated it.
     """
     for start, end in speech_spans(text) if thinking or tagged else [(0, len(text))]:
-        spoken, first, cuts = text[:end], start, list[int]()
+        after_thought = end - len(text[start:end].lstrip())  # white space there begins no stop string
+        spoken, first, cuts = text[:end], after_thought if start else 0, list[int]()
         if tagged:
             if (answer := find_answer(spoken, start)) is None:
                 continue

@@ -150,9 +150,8 @@ def _count_texts(counts: _Counts, episode: Episode, length: int, own: Collection
         words = [] if is_move else _WORD.findall(text)
         counts.roles[said.role].add(words)
         counts.found["empty"] += not text
-        is_cut = said.finish_reason == FinishReason.THOUGHT
-        counts.found["thinking"] += is_cut or said.thought is not None  # an endpoint may think unasked
-        counts.found["cut_thoughts"] += is_cut
+        counts.found["asked_to_think"] += said.thought is not None
+        counts.found["cut_thoughts"] += said.finish_reason == FinishReason.THOUGHT
         if said.role in counts.game.fixed_form:
             continue
         counts.found["repeated"] += is_repeated and not is_move
@@ -166,7 +165,8 @@ def _figures(counts: _Counts) -> dict[str, Any]:
     free = max(1, sum(spoken[role] for role in free_roles(counts.game)))
     uses = [(count, len(counts.tasks[key])) for key, count in counts.openings.items()]
     shared, generic = (sum(count for count, tasks in uses if tasks >= least) for least in (2, GENERIC_TASKS))
-    thinking = counts.found["thinking"]
+    cut = counts.found["cut_thoughts"]
+    thinking = counts.found["asked_to_think"] or (sum(spoken.values()) if cut else 0)  # an endpoint may think unasked
     return {
         "game": counts.game.name,
         "games": counts.games,
@@ -178,7 +178,7 @@ def _figures(counts: _Counts) -> dict[str, Any]:
         **{name: counts.found[name] / free for name in ("repeated", "copied", "refusals")},
         "shared_openings": shared / opened,
         "generic_openings": generic / opened,
-        **({"cut_thoughts": counts.found["cut_thoughts"] / thinking} if thinking else {}),
+        **({"cut_thoughts": cut / thinking} if thinking else {}),
     }
 
 

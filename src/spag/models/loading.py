@@ -40,7 +40,9 @@ from spag.storage.machine import limit_kernel_caches
 from spag.storage.store import folder_beside, sync_files, write_json
 
 LOADING = threading.RLock()
-"""Held while a model is loaded: meanwhile transformers replaces methods of its classes, for all threads."""
+"""Held while a model is loaded: meanwhile transformers replaces methods of its classes, and torch's default dtype, for
+all threads.
+"""
 
 
 @contextmanager

@@ -75,9 +75,10 @@ def nearest(found: Iterable[tuple[Change, str]]) -> Iterator[str]:
 def training_changes(planner: StagePlanner, label: str) -> Iterator[Change]:
     """Yield changes of a phase with which its training takes less memory, the nearest first, with more GPUs at last."""
     settings, gpu = planner.phase(label).settings, not planner.device.is_cpu
-    processes, lora = settings.processes or planner.devices, settings.lora or LoraConfig()
-    plays, engine = isinstance(settings, OnlineSettings), planner.config.engine.gpus if planner.on_vllm else 1
-    playing, each = (planner.actors * engine if plays else 0), (engine if plays and not planner.actors else 1)
+    plays, engine = isinstance(settings, OnlineSettings), planner.config.engine.gpus
+    playing = planner.actors * engine if plays else 0
+    each = engine if plays and gpu and planner.on_vllm and not planner.actors else 1  # GPUs of a process that plays
+    processes, lora = settings.processes or max(planner.devices // each, 1), settings.lora or LoraConfig()
     lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
     whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}
     small = {"optimizer": "adamw_8bit"} | whole

@@ -83,16 +83,18 @@ def shares(counts: Mapping[str, int], game: Game) -> Iterator[tuple[Outcome, int
         before += share
 
 
-def curve(values: Sequence[float], bounds: tuple[float, float] | None = None) -> str:
+def curve(values: Sequence[float | None], bounds: tuple[float, float] | None = None) -> str:
     """Return the points of an SVG polyline through ``values``, thinned to at most 120 points, the last among them.
+    ``None`` is a place without a point; there must be a value.
 
     ``bounds``: the values at bottom and top, for several curves of one scale; by default the least and the greatest.
     Values that are all equal lie halfway up.
     """
-    end = len(values) - 1
-    kept = [(place, values[place]) for place in (*range(0, end, max(1, -(-end // (POINTS - 1)))), end)]
+    known = [(place, value) for place, value in enumerate(values) if value is not None]
+    end = len(known) - 1
+    kept = [known[at] for at in (*range(0, end, max(1, -(-end // (POINTS - 1)))), end)]
     low, high = bounds or (min(value for _, value in kept), max(value for _, value in kept))
-    across, up = _WIDTH / max(1, end), (_HEIGHT - 4) / (high - low) if high > low else 0.0
+    across, up = _WIDTH / max(1, len(values) - 1), (_HEIGHT - 4) / (high - low) if high > low else 0.0
     top = 2 if high > low else _HEIGHT / 2
     return " ".join(f"{place * across:.1f},{top + (high - value) * up:.1f}" for place, value in kept)
 

@@ -4,6 +4,7 @@ and connections, memory for play.
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm, spl
 from spag.games.base import Game
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import model_of_role, models_of
-from spag.runs.layout import arena_entrants, mixed_model, planned_models
+from spag.runs.layout import mixed_model, planned_models
 from spag.storage.home import expanded
 from spag.storage.machine import core_count, is_loopback, memory_bytes, open_files
 
@@ -29,6 +30,8 @@ SLOT_TOKENS = 128
 """
 _CONNECT_S = 5.0
 _TOKENIZER = "tokenizer_config.json"
+_TEMPLATES = ("chat_template.jinja", "additional_chat_templates/default.jinja")
+_TEMPLATE = re.compile(rb'"chat_template"\s*:\s*[\["]')
 _FILES = 64  # files that a process has open besides its connections
 
 
@@ -56,7 +59,7 @@ def players(config: RunConfig) -> dict[str, list[Game]]:
     The run's model plays as ``base`` in the arena; as the start of a phase it is that phase's to check.
     """
     arena = [config.game.build()]
-    named = [(config.model.name, arena if BASE in arena_entrants(config) else [])]
+    named = [(config.model.name, arena if BASE in (config.arena.entrants or [BASE]) else [])]
     for phase in config.phases:
         settings = phase.settings
         if not isinstance(settings, TeacherSettings):
@@ -210,8 +213,10 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
 
 def _check_template(name: str, folder: Path) -> None:
     """Raise ``ModelError`` if the tokenizer in ``folder``, a local one, has no chat template."""
-    file = folder / _TOKENIZER  # holds numbers that no JSON of ours may
-    if file.is_file() and not (folder / "chat_template.jinja").exists() and b'"chat_template"' not in file.read_bytes():
+    config = folder / _TOKENIZER  # holds numbers that no JSON of ours may
+    has = any((folder / file).is_file() for file in _TEMPLATES)
+    has = has or (config.is_file() and _TEMPLATE.search(config.read_bytes()) is not None)
+    if not has and (config.is_file() or (folder / "tokenizer.json").is_file()):
         fix = "name a model with one, or set model.prompt_style=plain for all models"
         raise ModelError(f"{name}: its tokenizer has no chat template; {fix}")
 

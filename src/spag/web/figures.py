@@ -102,10 +102,10 @@ def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
 def _step_cards(rows: Rows, games: Sequence[Game]) -> Iterator[Card]:
     for game in games:
         for name, (title, scale, form) in _BY_ROLE.items():
-            series = {role: _values(rows, f"{game.name}/{role}/{name}") for role in game.roles}
+            series = {role: _series(rows, f"{game.name}/{role}/{name}") for role in game.roles}
             yield _card(_titled(title, game, games), game, series, scale, form)
     for name, title in _OF_STEP.items():
-        yield _card(title, games[0], {"": _values(rows, name)}, 1, "%.2g")
+        yield _card(title, games[0], {"": _series(rows, name)}, 1, "%.2g")
 
 
 def _exact_cards(evaluations: Rows, games: Sequence[Game], thinking: bool) -> Iterator[Card]:
@@ -114,18 +114,24 @@ def _exact_cards(evaluations: Rows, games: Sequence[Game], thinking: bool) -> It
         exact = [*{row["step"]: row["exact"] for row in of_game}.values()]  # the same in the row of each opponent
         for name in dict.fromkeys(name for figures in exact for name in figures):
             title = f"{name.replace('_', ' ')}{scored_how(thinking=thinking)}"
-            yield _card(_titled(title, game, games), game, {"": _values(exact, name)}, 1, "%.3f")
+            yield _card(_titled(title, game, games), game, {"": _series(exact, name)}, 1, "%.3f")
 
 
 def _titled(title: str, game: Game, games: Sequence[Game]) -> str:
     return f"{game.title}: {title}" if len(games) > 1 else title
 
 
-def _card(title: str, game: Game, series: Mapping[str, Sequence[float]], scale: float, form: str) -> Card:
-    drawn = {role: values for role, values in series.items() if values}
-    bounds = min(map(min, drawn.values()), default=0.0), max(map(max, drawn.values()), default=0.0)
-    lines = (Line(role, with_minus(form % (scale * own[-1])), curve(own, bounds=bounds)) for role, own in drawn.items())
+def _card(title: str, game: Game, series: Mapping[str, Sequence[float | None]], scale: float, form: str) -> Card:
+    values = [value for own in series.values() for value in own if value is not None]
+    bounds = min(values, default=0.0), max(values, default=0.0)
+    drawn = {role: own for role, own in series.items() if any(value is not None for value in own)}
+    lines = (Line(role, _cell(own[-1], scale, form), curve(own, bounds=bounds)) for role, own in drawn.items())
     return Card(title, game, tuple(lines))
+
+
+def _series(rows: Rows, key: str) -> list[float | None]:
+    """Return a value for each row; ``None`` where a role did not speak."""
+    return [_number(row.get(key)) for row in rows]
 
 
 def _values(rows: Rows, key: str) -> list[float]:

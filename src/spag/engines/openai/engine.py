@@ -114,7 +114,11 @@ class OpenAIEngine(Engine):
             if self._failed:
                 raise EngineError("not sent: an earlier request failed")
             try:
+                stops = request.stop and not request.sampling.thinks and "stop" not in self._refused
                 completion = _read_reply(await self._ask(request), request)
+                if stops and completion.finish_reason is FinishReason.THOUGHT:
+                    self._refused.add("stop")  # it may have ended a thought that nobody asked for: cut here from now on
+                    completion = _read_reply(await self._ask(request), request)
             except (openai.OpenAIError, ValueError) as error:
                 reason = _refusal(error)
                 if reason is None:
@@ -212,7 +216,8 @@ def _read_reply(response: Any, request: Request) -> Completion:
     thinking, is_cut = request.sampling.thinks, False
     text = _with_thought(choice, text)
     if not thinking:  # the endpoint decides whether its model thinks; a thought is never said
-        _, text, is_cut = split_thought(text)
+        thought, text, is_cut = split_thought(text)
+        text = text.lstrip() if thought else text
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.most_tokens]
     kept = kept.encode(errors="replace").decode()  # half a character, as JSON may hold, could not be stored
     if is_cut:

@@ -45,7 +45,8 @@ def sample_tokens(
         places = [(row, token) for row, tokens in banned.items() for token in tokens]
         rows, tokens = torch.tensor(places, dtype=torch.long, device=logits.device).view(-1, 2).T
         allowed[rows, tokens] = -torch.inf
-    temperature = torch.tensor([s.temperature for s in sampling], device=logits.device)
+    # while another thread loads a model, torch's default dtype is that model's
+    temperature = torch.tensor([s.temperature for s in sampling], dtype=torch.float32, device=logits.device)
     greedy = temperature == 0
     chosen = allowed.argmax(-1) if bool(greedy.any()) else torch.zeros_like(raw_total, dtype=torch.long)
     sampling_logprobs = torch.zeros_like(raw_total)
