@@ -216,8 +216,8 @@ def _read_reply(response: Any, request: Request) -> Completion:
     thinking, is_cut = request.sampling.thinks, False
     text = _with_thought(choice, text)
     if not thinking:  # the endpoint decides whether its model thinks; a thought is never said
-        thought, text, is_cut = split_thought(text)
-        text = text.lstrip() if thought else text
+        _, said, is_cut = split_thought(text)
+        text = said.lstrip() if CLOSE in text else said
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.most_tokens]
     kept = kept.encode(errors="replace").decode()  # half a character, as JSON may hold, could not be stored
     if is_cut:
