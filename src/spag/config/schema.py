@@ -102,7 +102,7 @@ class EngineConfig(Section):
 
     @property
     def gpus(self) -> int:
-        """GPUs per engine, whether in a training process, an actor or a server."""
+        """The number of GPUs that one engine uses."""
         return self.tensor_parallel * (self.data_parallel or 1)
 
     def games_in_flight(self, models: int) -> int:

@@ -135,7 +135,7 @@ def _series(rows: Rows, key: str) -> list[float | None]:
 
 
 def _values(rows: Rows, key: str) -> list[float]:
-    return [value for row in rows if (value := _number(row.get(key))) is not None]
+    return [value for value in _series(rows, key) if value is not None]
 
 
 def _number(value: object) -> float | None:
