@@ -4,7 +4,7 @@ undisturbed one.
     python tests/storm.py --kills 100 --seed 0
 
 A moment is a stage and a time after its begin, both drawn from the seed. SIGKILL must leave what the same command
-resumes; SIGINT and SIGTERM must end with one line that says what is on disk, exit status 130 and 143, no traceback, and
+resumes; SIGINT and SIGTERM must end with one line that says how to go on, exit status 130 and 143, no traceback, and
 no process left over. Every other run trains its offline iteration in a process of its own.
 """
 

@@ -15,7 +15,6 @@ from spag.core.progress import SilentReporter
 from spag.learning.job import TrainingJob
 from spag.runs import execute, phases
 from spag.runs.execute import run
-from spag.runs.layout import progress_of
 from spag.runs.reading import RunFolder
 from spag.storage import outputs
 from spag.storage.episodes import read_episodes
@@ -192,15 +191,11 @@ def test_what_waits_for_its_redo_is_neither_shown_nor_exported(
 ) -> None:
     """A forced redo that was stopped: the second phase and the arena have results of the first one's old model."""
 
-    def play(rate: float, **options: Any) -> str:
+    def play(rate: float, **options: Any) -> None:
         bots = "algorithm: imitation, episodes: ['bot:random']"
         text = CONFIG.format(model="bot:random", phases=f"{{{bots}, learning_rate: {rate}}}, {{{bots}}}")
         config = parse_config(text, "test", ["arena.entrants=[base, imitation-2]"])
-        try:
-            run(config, tmp_path, SilentReporter(), **options)
-        except KeyboardInterrupt:
-            return progress_of(config, tmp_path)
-        return ""
+        run(config, tmp_path, SilentReporter(), **options)
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -212,7 +207,8 @@ def test_what_waits_for_its_redo_is_neither_shown_nor_exported(
     assert [*RunFolder(tmp_path).checkpoints()] == ["base", "imitation-1", "imitation-2"]
     stub = phases.train_on
     monkeypatch.setattr(phases, "train_on", killed)
-    assert play(1e-5, force=True) == f"{tmp_path} has 2 of 5 stages done"
+    with pytest.raises(KeyboardInterrupt):
+        play(1e-5, force=True)
     half_done = RunFolder(tmp_path)
     assert [stage.status for stage in half_done.progress()] == ["done", "started", "done", "waiting", "waiting"]
     assert [*half_done.checkpoints()] == ["base"]

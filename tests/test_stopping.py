@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one line that says what is on disk and how to go on, and exit status 130 or 143."""
+"""Ctrl-C and SIGTERM: one line that says how to go on, and exit status 130 or 143."""
 
 import os
 import signal
@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from spag.cli import main
-from spag.config.files import load_config
 from spag.core.errors import DataError
-from spag.runs.layout import planned_stages
-from spag.storage.manifest import Manifest
+
+STOPPED = "stopped; no file is left incomplete; the same command goes on from what is saved, or else starts over"
 
 
 @pytest.fixture(autouse=True)
@@ -44,41 +43,23 @@ def said(*arguments: object) -> str:
     return result.stderr.strip()
 
 
-def test_each_command_says_what_stays(tmp_path: Path, model_folder: Path) -> None:
-    manifest = Manifest.open(tmp_path)
-    manifest.begin("1-imitation/train", {})
-    with manifest.running("1-imitation/train"):
-        pass
-    stages = f"1 of {len(planned_stages(load_config('demo')))} stages done"
-    assert said("run", "demo", "--output", tmp_path) == f"stopped; {tmp_path} has {stages}; the same command resumes"
-    games = tmp_path / "games.jsonl"
-    games.write_text('{"id": 1}\n{"id": 2}\n{"id"')
-    play = ("play", "bot:random", "--game", "kuhn_poker", "--set", "spag.tasks=2", "--set", "model.dtype=float32")
-    assert said(*play, "--output", games) == f"stopped; {games} has 2 games; the same command plays the rest"
-    arena = ("arena", "bot:random", "b=bot:random", "--output", tmp_path / "none", "--set", "game.name=kuhn_poker")
-    assert said(*arena) == f"stopped; {tmp_path / 'none'} has 0 games; the same command plays the rest"
-    (tmp_path / "training" / "state" / "checkpoint-40").mkdir(parents=True)
-    train = (
-        "train",
-        "imitation",
-        games,
-        "--model",
-        model_folder,
-        "--output",
-        tmp_path / "training",
-        "--set",
-        "model.dtype=float32",
-    )
-    games.write_text('{"prompt": "a", "completion": "b"}\n')
-    assert said(*train) == f"stopped; {tmp_path / 'training'} has the checkpoint of step 40; the same command resumes"
-    assert said("games") == "stopped; no file is left incomplete; the same command starts over"
+def test_every_command_says_how_to_go_on(tmp_path: Path, model_folder: Path) -> None:
+    assert said("run", "demo", "--output", tmp_path) == STOPPED
+    game = ("--game", "kuhn_poker", "--set", "model.dtype=float32")
+    assert said("play", "bot:random", *game, "--output", tmp_path / "games.jsonl") == STOPPED
+    assert said("arena", "bot:random", "b=bot:random", *game, "--output", tmp_path / "arena") == STOPPED
+    samples = tmp_path / "samples.jsonl"
+    samples.write_text('{"prompt": "a", "completion": "b"}\n')
+    train = ("train", "imitation", samples, "--model", model_folder, "--set", "model.dtype=float32")
+    assert said(*train, "--output", tmp_path / "training") == STOPPED
+    assert said("games") == STOPPED
 
 
 def test_sigterm_is_told_like_ctrl_c_and_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spag.games.registry.names", lambda: os.kill(os.getpid(), signal.SIGTERM))
     result = CliRunner().invoke(main, ["games"])
     assert result.exit_code == 143
-    assert result.stderr == "stopped; no file is left incomplete; the same command starts over\n"
+    assert result.stderr == f"{STOPPED}\n"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -113,4 +94,4 @@ def test_a_stop_that_a_library_makes_an_error_of_its_own_is_a_stop(
             raise raised  # noqa: B904
 
     monkeypatch.setattr("spag.games.registry.names", work)
-    assert said("games") == "stopped; no file is left incomplete; the same command starts over"
+    assert said("games") == STOPPED

@@ -25,7 +25,7 @@ from spag.cli.config import config_group, presets_command
 from spag.cli.data import games_command, import_group, judge_command, words_command
 from spag.cli.eval import eval_command
 from spag.cli.export import export_group
-from spag.cli.options import complete_help, summaries, verbosity, what_stays
+from spag.cli.options import complete_help, summaries, verbosity
 from spag.cli.plan import doctor_command, plan_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.run import report_command, run_command
@@ -36,6 +36,7 @@ from spag.core.visible import visible_text
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a standard output that is a file on a full disk; files of our own report theirs themselves."""
+_STOPPED = "stopped; no file is left incomplete; the same command goes on from what is saved, or else starts over"
 
 
 class Terminated(KeyboardInterrupt):
@@ -87,8 +88,8 @@ GROUPS: dict[str, list[click.Command]] = {
 
 
 class SpagGroup(click.Group):
-    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C or SIGTERM into one line that says what is on
-    disk and how to continue. Lists the commands by purpose.
+    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C or SIGTERM into one line that says how to
+    continue. Lists the commands by purpose.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -117,7 +118,7 @@ class SpagGroup(click.Group):
         except (KeyboardInterrupt, click.Abort) as stopped:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the clean-up, without a traceback
-            click.echo(f"stopped; {visible_text(what_stays(ctx))}", err=True)
+            click.echo(_STOPPED, err=True)
             sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
 
 

@@ -12,7 +12,6 @@ from spag.cli.options import (
     config_options,
     entrant,
     json_option,
-    on_stop,
     open_reporter,
     print_json,
     read_config,
@@ -88,7 +87,6 @@ def eval_command(
     from spag.evaluation.reasoning.tasks import LOADING_HINT, ReasoningSettings
 
     settings = ReasoningSettings(_task_names(suite, tasks), seed=config.seed, **options)
-    on_stop(lambda: f"the answers so far are in {output}; the same command resumes")
     results = evaluate_reasoning(players_of(models, config), settings, output, open_reporter(), force=force)
     if as_json:
         print_json(results)

@@ -21,7 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from spag.config.presets import PRESETS
-from spag.core.errors import ConfigError, DataError, SpagError
+from spag.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
@@ -104,7 +104,6 @@ _CONFIGS = f"CONFIG is a preset or a YAML file. Presets: {', '.join(PRESETS)}."
 CONFIG_EPILOG = "\b\n" + textwrap.fill(_CONFIGS, 76, break_on_hyphens=False)
 """The end of the help of every command that takes a config."""
 _OVERRIDES = "spag.overrides"
-_ON_STOP = "spag.on_stop"
 _VERBOSITY = "spag.verbosity"
 
 
@@ -200,22 +199,6 @@ def complete_help(command: click.Command) -> None:
     command.params += _VERBOSITY_OPTIONS
     if any(one.name in ("config_name", "config_names") for one in command.params):
         command.epilog = CONFIG_EPILOG
-
-
-def on_stop(describe: Callable[[], str]) -> None:
-    """Print the result of ``describe`` if the command is stopped by Ctrl-C: what is on disk, and how to continue."""
-    click.get_current_context().meta[_ON_STOP] = describe
-
-
-def what_stays(context: click.Context) -> str:
-    """Return the running command's message from ``on_stop``; without one, that it starts over."""
-    describe: Callable[[], str] = context.meta.get(
-        _ON_STOP, lambda: "no file is left incomplete; the same command starts over"
-    )
-    try:
-        return describe()
-    except (SpagError, OSError) as error:
-        return f"the same command resumes ({error})"
 
 
 def read_config(config_name: str | None, overrides: tuple[str, ...] = (), *, defaults: str = "") -> "RunConfig":

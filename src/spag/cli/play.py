@@ -15,7 +15,6 @@ from spag.cli.options import (
     entrants,
     game_option,
     json_option,
-    on_stop,
     open_reporter,
     print_json,
     prompts_option,
@@ -96,7 +95,6 @@ def play_command(
         for role, name in zip(setup.game.roles, (first, second), strict=True)
     }
     specs = game_specs(tasks, settings.repeats, config.seed)
-    on_stop(lambda: f"{output} has {_games(output):,} games; the same command plays the rest")
     check_players(config, {name: [game] for name in (first, second)})
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     if as_json:
@@ -137,14 +135,6 @@ def _tasks(
     return tasks_of(game, settings.splits, count or settings.tasks, seed)
 
 
-def _games(path: Path) -> int:
-    """Return how many games a file holds: its lines."""
-    if not path.is_file():
-        return 0
-    with path.open("rb") as stream:
-        return sum(line.endswith(b"\n") for line in stream)
-
-
 @click.command("arena")
 @click.argument("models", nargs=-1, required=True)
 @game_option
@@ -182,7 +172,6 @@ def arena_command(
     if len(named) < 2:
         raise click.UsageError("give at least two models of different names, as MODEL or NAME=MODEL")
     players = {name: config.model.model_copy(update={"name": model}) for name, model in named.items()}
-    on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the rest")
     check_players(config, {model: [config.game.build()] for model in named.values()})
     results = play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
     if as_json:

@@ -11,7 +11,6 @@ from spag.cli.options import (
     config_argument,
     json_option,
     needs_extra,
-    on_stop,
     open_reporter,
     print_json,
     ray_option,
@@ -46,7 +45,6 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     reinforce.steps=6 of the phase with that algorithm. Exit status 3: with --dry-run, the run does not fit here.
     """
     from spag.config.presets import PRESETS
-    from spag.runs.layout import progress_of
 
     config = read_config(config_name)
     name = config_name if config_name in PRESETS else Path(config_name).stem  # qwen3-1.7b has no suffix
@@ -60,7 +58,6 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     from spag.runs.reading import RunFolder
     from spag.storage.manifest import MANIFEST
 
-    on_stop(lambda: f"{progress_of(config, folder)}; the same command resumes")
     if not (folder / MANIFEST).exists() and (found := _few_games(config)):
         click.echo(f"warning: imitation has {visible_text(found)}", err=True)
     run(config, folder, open_reporter(), force=force, plan_engines=planned_engines)

@@ -14,7 +14,6 @@ from spag.cli.options import (
     EXISTING,
     config_options,
     json_option,
-    on_stop,
     open_reporter,
     print_json,
     prompts_option,
@@ -78,7 +77,6 @@ def train_command(
         _check_learner(learner, (game for path in files for game in read_episodes(path)), ", ".join(map(str, files)))
     config = resolve_dtype(config)
     check_machine(config)
-    on_stop(lambda: f"{output} has {_checkpoint(output)}; the same command resumes")
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
     reporter = open_reporter() if first else SilentReporter()
     is_teacher = isinstance(settings := phase.settings, TeacherSettings)
@@ -265,10 +263,3 @@ def _without_second_mix(
     for line in mix_warnings(config.model_copy(update={"phases": [phase]})):
         reporter.note(line)
     return phase
-
-
-def _checkpoint(output: Path) -> str:
-    steps = [
-        int(number) for path in output.glob("state/checkpoint-*") if (number := path.name.partition("-")[2]).isdigit()
-    ]
-    return f"the checkpoint of step {max(steps)}" if steps else "no checkpoint yet"

@@ -127,13 +127,6 @@ def planned_stages(config: RunConfig) -> list[str]:
     return [*(stage for model in planned_models(config) for stage in model.stages), "arena"]
 
 
-def progress_of(config: RunConfig, folder: Path) -> str:
-    """Return how many stages of a run are done, in words."""
-    planned = planned_stages(config)
-    done = Manifest.open(folder).standing().intersection(planned)
-    return f"{folder} has {len(done)} of {len(planned)} stages done"
-
-
 def check_free(output: Path) -> None:
     """Raise ``RunError`` if ``output`` is in the folder of a run's training, where only the run may write."""
     inside = output.resolve()
