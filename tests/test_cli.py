@@ -546,7 +546,7 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         ),
         (("run", "", "--dry-run"), "'': no such config file, and no preset of that name"),
         (("config",), "config [OPTIONS] COMMAND [ARGS]...\n\n  Show a config with every option"),
-        (("plan", "demo", "--gpu-price", "nan"), "nan is not a finite number"),
+        (("play", "bot:constant", "--price", "nan", "0", "--output", "x"), "nan is not a finite number"),
         (("play", "bot:constant", "--price", "0", "inf", "--output", "x"), "inf is not a finite number"),
         (("play", "bot:constant", "--price", "0", "-1", "--output", "x"), "-1.0 is not in the range x>=0"),
         (("arena", "one", "--no-constant", "--output", "x"), "give at least two models of different names"),

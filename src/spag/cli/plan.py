@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import (
-    AMOUNT,
-    complete_config,
-    config_argument,
-    json_option,
-    print_json,
-    read_config,
-    task_options,
-)
-from spag.core.errors import ConfigError
+from spag.cli.options import complete_config, config_argument, json_option, print_json, read_config, task_options
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
@@ -28,28 +19,12 @@ DEFAULT_PRESETS = ("kuhn", "demo")
 @config_argument
 @click.option("--gpus", type=click.IntRange(min=1), help="Number of GPUs. [default: 1 with --gpu, else this machine's]")
 @click.option("--gpu", "kind", help="Kind of GPU: A100-80 (default with --gpus), H100, RTX-4090, ...")
-@click.option("--gpu-price", type=AMOUNT, help="USD per GPU hour, to show the cost.")
-@click.option(
-    "--teacher-price",
-    nargs=2,
-    type=AMOUNT,
-    metavar="IN OUT",
-    help="USD per million prompt and completion tokens of a teacher, to show the cost of its games.",
-)
 @task_options
 @click.option(
     "--assume", "changes", multiple=True, metavar="NAME=VALUE", help="Change one assumption; may be repeated."
 )
 @json_option
-def plan_command(
-    config_name: str,
-    gpus: int | None,
-    kind: str | None,
-    gpu_price: float | None,
-    teacher_price: tuple[float, float] | None,
-    changes: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def plan_command(config_name: str, gpus: int | None, kind: str | None, changes: tuple[str, ...], as_json: bool) -> None:
     """Estimate games or samples, tokens, hours and memory of each stage of a run, on this machine or on GPUs.
 
     Only the model's config is read, not its weights. Exit status 3: the run does not fit; the nearest settings that
@@ -68,17 +43,12 @@ def plan_command(
     else:
         planner = plan_here(config, shape, assumed)
     hours = sum(stage.hours * stage.times for stage in planner.stages)
-    spent = hours * planner.devices
     disk = f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints"
-    notes = {"disk": disk, **run_notes(planner, teacher_price)}
-    if gpu_price is not None:
-        if planner.device.is_cpu:
-            raise ConfigError("--gpu-price: this plan uses a CPU, and this price is for GPUs; name one with --gpu")
-        notes = {"cost": f"{spent * gpu_price:,.2f} USD for {spent:,.1f} GPU hours", **notes}
+    notes = {"disk": disk, **run_notes(planner)}
     fits = not any(stage.problems for stage in planner.stages)
     if as_json:
         about = {"parameters": shape.parameters, "devices": planner.devices, "device": planner.device}
-        total = {"hours": hours, "device_hours": spent, "fits": fits}
+        total = {"hours": hours, "device_hours": hours * planner.devices, "fits": fits}
         found = {**about, "stages": planner.stages, "total": total, "notes": notes}
         print_json({**found, "assumptions": assumed.model_dump()})
     else:

@@ -14,7 +14,6 @@ from spag.config.schema import RunConfig
 from spag.core.errors import ModelError
 from spag.core.progress import Reporter
 from spag.core.visible import counted
-from spag.engines.pricing import Price, cost_usd
 from spag.models.finding import described_model
 from spag.planning.here import plan_here, planned_engines
 from spag.planning.plan import Planner
@@ -116,8 +115,8 @@ def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
     return found
 
 
-def run_notes(planner: Planner, teacher_price: Price | None = None) -> dict[str, str]:
-    """Return lines about the run, by topic. ``teacher_price``: what a teacher's tokens cost."""
+def run_notes(planner: Planner) -> dict[str, str]:
+    """Return lines about the run, by topic."""
     config, stages = planner.config, {stage.name: stage for stage in planner.stages}
     warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]
     found = {"instruction data": "; ".join(warned)} if warned else {}
@@ -127,8 +126,6 @@ def run_notes(planner: Planner, teacher_price: Price | None = None) -> dict[str,
         if getattr(phase.settings, "episodes", None) == [TEACHER] and plays > 10 * stage.games:
             asked = play_work(config.game_of(phase).build(), planner.assumed.utterance) * _ENOUGH
             said = f"{asked.prompts / 1e6:.0f} M prompt and {asked.drawn / 1e6:.1f} M completion tokens"
-            if teacher_price is not None:
-                said += f", {cost_usd(teacher_price, asked.prompts, asked.drawn):,.2f} USD"
             found["imitation data"] = _FEW.format(
                 games=stage.games, samples=stage.count, updates=stage.updates, papers=_PAPERS, plays=plays,
                 option=f"--set {planner.place_of(label)}.episodes", enough=_ENOUGH, asked=said,
