@@ -205,6 +205,11 @@ class IterationSettings(OfflineSettings):
         shared = info.data["sampling"].model_dump(exclude_unset=True)
         return {role: _extended(shared, own) if isinstance(own, dict) else own for role, own in roles.items()}
 
+    @property
+    def met(self) -> list[str]:
+        """The opponents of the policy."""
+        return [*self.opponents]
+
     def sampling_of(self, role: str) -> SamplingConfig:
         """Return how the player of ``role`` samples."""
         return self.sampling_by_role.get(role, self.sampling)

@@ -15,7 +15,7 @@ from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
 from spag.core.options import SamplingConfig
 from spag.core.types import Split
-from spag.engines.players import Kind, bot_of, kind_of
+from spag.engines.players import Kind, kind_of
 from spag.engines.vllm.setup import MAX_TEMPERATURE, Backend
 from spag.games.base import Game, is_competitive, tasks_of
 from spag.models.finding import read_adapter, resolve_model
@@ -47,7 +47,6 @@ def check_run(config: RunConfig, game: Game) -> None:
             _check_length(config, phase)
             _check_training(phase.settings, config)
     _check_adapters(config)
-    _check_bots(config, game)
     if config.cluster.address is not None:
         require_ray(config.cluster.address)
         _check_online_workers(config)
@@ -161,23 +160,6 @@ def _check_adapters(config: RunConfig) -> None:
                 raise ConfigError(f"phases.{number}.lora.{option}={asked}: {what}")
 
 
-def _check_bots(config: RunConfig, game: Game) -> None:
-    """Raise ``ConfigError`` for a bot that one of its games does not have."""
-    for name in [config.model.name, *config.arena.entrants]:
-        if kind_of(name) is Kind.BOT:
-            bot_of(game, name)
-    for phase in config.phases:
-        settings = phase.settings
-        if isinstance(settings, TeacherSettings):
-            continue
-        for name in [*settings.opponents, *getattr(settings, "evaluation_opponents", ())]:
-            if kind_of(name) is Kind.MIXTURE:
-                raise ConfigError(f"{name}: a mixture plays in an arena only; name snapshot in opponents")
-            if kind_of(name) is Kind.BOT:
-                for played, _ in phase.mix(config.game_of(phase)):
-                    bot_of(played, name)
-
-
 def _check_roles(config: RunConfig, phase: PhaseConfig) -> None:
     """Check per-role adapters: those of a start model are trained separately, and play no other games."""
     per_role = phase.settings.per_role
@@ -235,8 +217,7 @@ def _samplings(config: RunConfig) -> Iterator[tuple[str, SamplingConfig, Sequenc
     for number, phase in enumerate(config.phases):
         settings, place = phase.settings, f"phases.{number}"
         if not isinstance(settings, TeacherSettings):
-            names = settings.met if isinstance(settings, OnlineSettings) else [*settings.opponents]
-            yield f"{place}.sampling", settings.sampling, names
+            yield f"{place}.sampling", settings.sampling, settings.met
         if isinstance(settings, IterationSettings):
             by_role = settings.sampling_by_role.items()
-            yield from ((f"{place}.sampling_by_role.{role}", one, [*settings.opponents]) for role, one in by_role)
+            yield from ((f"{place}.sampling_by_role.{role}", one, settings.met) for role, one in by_role)

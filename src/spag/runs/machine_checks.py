@@ -15,7 +15,7 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, TeacherSettings
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
-from spag.engines.players import Kind, kind_of, members_of
+from spag.engines.players import Kind, bot_of, kind_of, members_of
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm, split_refusal
 from spag.games.base import Game
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
@@ -44,7 +44,10 @@ def check_players(config: RunConfig, games_of: Mapping[str, Sequence[Game]]) -> 
     for name, games in games_of.items():
         if kind_of(name) is Kind.ENDPOINT:
             _check_endpoint()
-        elif kind_of(name) is not Kind.BOT:
+        elif kind_of(name) is Kind.BOT:
+            for game in games:
+                bot_of(game, name)
+        else:
             for member in members_of(config.model.model_copy(update={"name": name})):
                 for one in models_of(member.name):
                     _check_model(config.model.model_copy(update={"name": one}), config)
@@ -56,7 +59,8 @@ def check_players(config: RunConfig, games_of: Mapping[str, Sequence[Game]]) -> 
 def players(config: RunConfig) -> dict[str, list[Game]]:
     """Return all models and bots in the settings of a run by name, each with the games that it plays under that name.
 
-    The run's model plays as ``base`` in the arena; as the start of a phase it is that phase's to check.
+    The run's model plays as ``base`` in the arena; as the start of a phase it is that phase's to check. Raises
+    ``ConfigError`` for a mixture among the opponents of a phase.
     """
     arena = [config.game.build()]
     named = [(config.model.name, arena if BASE in (config.arena.entrants or [BASE]) else [])]
@@ -64,8 +68,9 @@ def players(config: RunConfig) -> dict[str, list[Game]]:
         settings = phase.settings
         if not isinstance(settings, TeacherSettings):
             games = [game for game, _ in phase.mix(config.game_of(phase))]
-            met = (*settings.opponents, *getattr(settings, "evaluation_opponents", ()))
-            named += [(name, games) for name in met]
+            named += [(name, games) for name in settings.met]
+            if mixture := next((name for name in settings.met if kind_of(name) is Kind.MIXTURE), None):
+                raise ConfigError(f"{mixture}: a mixture plays in an arena only; name snapshot in opponents")
     named += [(name, arena) for name in config.arena.entrants]
     own = {SELF, START, SNAPSHOT, BASE, EARLIER, *(model.name for model in planned_models(config))}
     found: dict[str, list[Game]] = {}

@@ -101,7 +101,7 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
     stage_settings = run.settings(*_sections(model), game=model.game.model_dump(mode="json"), play=options)
     outputs = [f"{model.folder}/{name}" for name in (EPISODES, HEALTH)]
     stage = f"{model.folder}/play"
-    run.stage(stage, stage_settings, run.trained(model.start), outputs, play, players=settings.opponents)
+    run.stage(stage, stage_settings, run.trained(model.start), outputs, play, players=settings.met)
 
 
 def _train(run: Run, model: PlannedModel) -> None:
