@@ -25,7 +25,7 @@ from spag.cli.config import config_group, presets_command
 from spag.cli.data import games_command, import_group, judge_command, words_command
 from spag.cli.eval import eval_command
 from spag.cli.export import export_group
-from spag.cli.options import complete_help, summaries, verbosity
+from spag.cli.options import complete_help, verbosity
 from spag.cli.plan import doctor_command, plan_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.run import report_command, run_command
@@ -95,7 +95,7 @@ class SpagGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl(summaries(commands))
+                formatter.write_dl([(one.name or "", one.get_short_help_str()) for one in commands])
 
     def invoke(self, ctx: click.Context) -> Any:
         _silence_libraries()

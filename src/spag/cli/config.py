@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from spag.cli.options import CommandGroup, config_argument, json_option, print_json, read_config, task_options
+from spag.cli.options import config_argument, json_option, print_json, read_config, task_options
 from spag.config.presets import PRESETS, preset_text
 
 
@@ -35,7 +35,7 @@ def presets_command(name: str | None, as_json: bool) -> None:
         click.echo(f"{'':<21}   {described_model(models[known])}, {about.hardware}, {about.time}")
 
 
-@click.group("config", cls=CommandGroup)
+@click.group("config")
 def config_group() -> None:
     """Show a config with every option resolved, or check a file."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open_reporter, print_json, refuse_input
+from spag.cli.options import ANY_PATH, EXISTING, json_option, open_reporter, print_json, refuse_input
 from spag.core.errors import SpagError, first_line
 from spag.core.visible import counted
 
@@ -181,7 +181,7 @@ def _judged(game: "Game", episode: "Episode", asked: Mapping[str, str]) -> "Epis
     )
 
 
-@click.group("import", cls=CommandGroup)
+@click.group("import")
 def import_group() -> None:
     """Convert files of the paper's published code, and Baichuan2-13B."""
 

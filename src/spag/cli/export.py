@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, open_reporter, refuse_input
+from spag.cli.options import ANY_PATH, EXISTING, open_reporter, refuse_input
 from spag.core.visible import counted
 
 
-@click.group("export", cls=CommandGroup)
+@click.group("export")
 def export_group() -> None:
     """Write models for the hub, and data for the paper's code."""
 

@@ -107,19 +107,6 @@ _OVERRIDES = "spag.overrides"
 _VERBOSITY = "spag.verbosity"
 
 
-class CommandGroup(click.Group):
-    """A group whose help shows full summaries of its commands, however narrow the terminal."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(summaries(self.commands.values()))
-
-
-def summaries(commands: Iterable[click.Command]) -> list[tuple[str, str]]:
-    """Return the names of commands and the first sentences of their help."""
-    return [(one.name or "", one.get_short_help_str(limit=400)) for one in commands]
-
-
 def complete_config(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the presets for shell completion, else ask the shell for files."""
     found = [CompletionItem(name) for name in PRESETS if name.startswith(incomplete)]
@@ -191,7 +178,10 @@ def task_options(command: Command) -> Command:
 
 
 def complete_help(command: click.Command) -> None:
-    """Add ``-q`` and ``-v`` to every command, and the names of all presets to the help if it takes a config."""
+    """Give every command ``-q`` and ``-v``, its first sentence as summary, however narrow the terminal, and the names
+    of all presets in its help if it takes a config.
+    """
+    command.short_help = command.get_short_help_str(limit=400)
     if isinstance(command, click.Group):
         for one in command.commands.values():
             complete_help(one)
