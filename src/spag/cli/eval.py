@@ -12,6 +12,7 @@ from spag.cli.options import (
     config_options,
     entrant,
     json_option,
+    needs_extra,
     open_reporter,
     print_json,
     read_config,
@@ -78,10 +79,8 @@ def eval_command(
     config = read_config(config_name)
     if options["samples"] > 1 and not options["temperature"]:
         raise ConfigError("--samples: greedy answers are all equal; also set --temperature, such as 0.6")
-    try:
+    with needs_extra("eval", "spag eval"):
         import lm_eval  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"spag eval needs lm-eval ({error}); install it with: pip install '.[eval]'") from error
     from spag.cli.tables import print_reasoning
     from spag.evaluation.reasoning.evaluate import evaluate_reasoning
     from spag.evaluation.reasoning.tasks import LOADING_HINT, ReasoningSettings
