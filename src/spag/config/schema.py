@@ -165,6 +165,11 @@ class ClusterConfig(Section):
         None, description="folder or fsspec URL (s3://BUCKET/PATH) that every node sees, for weights; null: the run's"
     )
 
+    @property
+    def actors(self) -> int:
+        """The engines that play online steps on GPUs that do not train; 0: each training process plays its share."""
+        return (self.online_workers or 0) if self.address else 0
+
 
 class WeightedGame(Section):
     """A game of an online mix, and its share of the games."""

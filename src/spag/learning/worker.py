@@ -63,7 +63,7 @@ def open_source(job: TrainingJob, policy: TrainedPolicy, model: str, step: int) 
     if not isinstance(settings := job.settings, OnlineSettings):
         return FileSource(job)
     kind: Any = StepPlayer
-    if job.cluster.address is not None and job.cluster.online_workers is not None:
+    if job.cluster.actors:
         from spag.rollout.ray.steps import RayStepPlayer  # noqa: PLC0415 - ray is optional
 
         kind = partial(RayStepPlayer, cluster=job.cluster)

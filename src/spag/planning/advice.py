@@ -76,8 +76,9 @@ def training_changes(planner: StagePlanner, label: str) -> Iterator[Change]:
     """Yield changes of a phase with which its training takes less memory, the nearest first, with more GPUs at last."""
     settings, gpu = planner.phase(label).settings, not planner.device.is_cpu
     plays, engine = isinstance(settings, OnlineSettings), planner.config.engine.gpus
-    playing = planner.actors * engine if plays else 0
-    each = engine if plays and gpu and planner.on_vllm and not planner.actors else 1  # GPUs of a process that plays
+    actors = planner.config.cluster.actors
+    playing = actors * engine if plays else 0
+    each = engine if plays and gpu and planner.on_vllm and not actors else 1  # GPUs of a process that plays
     processes, lora = settings.processes or max(planner.devices // each, 1), settings.lora or LoraConfig()
     lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
     whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}
@@ -101,7 +102,7 @@ def engine_changes(planner: StagePlanner, engines: int = 1, training: int = 0) -
     """Yield changes with which each of ``engines``, beside ``training`` GPUs, takes less memory, the nearest first."""
     engine, splits = planner.config.engine, planner.on_vllm and not planner.device.is_cpu
     online = any(isinstance(phase.settings, OnlineSettings) for phase in planner.config.phases)
-    if splits and online and not planner.actors:
+    if splits and online and not planner.config.cluster.actors:
         return  # a setting of the whole run, with which each training process would need several GPUs to play
     for times in (2, 4, 8, 16):
         if splits:

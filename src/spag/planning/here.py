@@ -48,16 +48,11 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
         return engines_of(plan_here(config, shape))
     except (ModelError, NoExamplesError) as error:
-        if config.engine.memory is None and not _apart(config):  # vLLM would take what the trainer needs
+        if config.engine.memory is None and not config.cluster.actors:  # vLLM would take what the trainer needs
             either = "or " if isinstance(error, NoExamplesError) else ""  # its line names two fixes
             fix = f"{either}set engine.memory to the share of each GPU that vLLM gets, such as 0.4"
             raise ConfigError(f"trainer and vLLM share a GPU, and {error}; {fix}") from error
         return _equal_parts(config)
-
-
-def _apart(config: RunConfig) -> bool:
-    """Whether actors play online steps, on GPUs on which nothing trains."""
-    return bool(config.cluster.address and config.cluster.online_workers)
 
 
 def _equal_parts(config: RunConfig) -> dict[str, PlannedEngine]:
@@ -75,7 +70,7 @@ def _nodes_have_gpus(config: RunConfig) -> bool:
     trainer needs, and this machine has none of their kind to plan for.
     """
     gpus = cluster_gpus(address := str(config.cluster.address))
-    if gpus and not _apart(config):
+    if gpus and not config.cluster.actors:
         what = f"{counted(gpus, 'GPU')} on other nodes, and none here to plan their memory for"
         fix = "set engine.memory to vLLM's share of each GPU, such as 0.4; spag plan --gpu KIND computes one"
         raise ConfigError(f"cluster.address={address}: {what}; {fix}")

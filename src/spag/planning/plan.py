@@ -94,8 +94,9 @@ class Planner(StagePlanner):
         def part(planner: "Planner", at: int) -> StagePlan:
             return planner._step(label, plays, work)[at]
 
-        on_actors = (self.actors, online.processes or self.devices) if self.actors else (1, 0)
-        play = self._advised(partial(part, at=0), engine_changes(self, *on_actors))
+        actors = self.config.cluster.actors
+        beside = (actors, online.processes or self.devices) if actors else (1, 0)
+        play = self._advised(partial(part, at=0), engine_changes(self, *beside))
         if play.engines and play.sharing is None:
             text = max(longest_text(game, sampling.max_new_tokens) for game in plays) + sampling.thought_tokens
             changes = sharing_changes(self, label, text)
@@ -104,7 +105,7 @@ class Planner(StagePlanner):
 
     def _step(self, label: str, plays: Mapping[Game, int], work: Work) -> tuple[StagePlan, StagePlan]:
         """Plan play and training of all online steps. Engines and trainer stay loaded and alternate."""
-        phase, engine, actors = self.phase(label), self.config.engine, self.actors
+        phase, engine, actors = self.phase(label), self.config.engine, self.config.cluster.actors
         online: OnlineSettings = phase.settings
         processes = online.processes or self.devices
         engines = len(engine_players(online, together=self.on_vllm and online.lora is not None))

@@ -109,11 +109,6 @@ class StagePlanner:
         return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
 
     @property
-    def actors(self) -> int:
-        """The engines that play online steps on GPUs that do not train; 0: each training process plays its share."""
-        return (self.config.cluster.online_workers or 0) if self.config.cluster.address else 0
-
-    @property
     def _program(self) -> Memory:
         return Memory(program=PROGRAM if self.device.is_cpu else 0.0)
 

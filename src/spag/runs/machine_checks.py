@@ -158,8 +158,7 @@ def _playing_processes(config: RunConfig, gpus: int) -> Iterator[tuple[str, int,
     online = {
         at: phase.settings for at, phase in enumerate(config.phases) if isinstance(phase.settings, OnlineSettings)
     }
-    by_actors = config.cluster.address and config.cluster.online_workers
-    if each == 1 or not gpus or not online or by_actors or backend_here(config) is not Backend.VLLM:
+    if each == 1 or not gpus or not online or config.cluster.actors or backend_here(config) is not Backend.VLLM:
         return
     if config.cluster.address:
         what = f"on Ray, each training process has one GPU and cannot run an engine on {each}"
