@@ -8,6 +8,7 @@ One rule (docs/cli.md): a config is the argument ``CONFIG`` if it is the main on
 import json
 import math
 import os
+import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,15 +22,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from spag.config.presets import PRESETS
-from spag.core.errors import ConfigError, DataError
+from spag.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
     from spag.core.progress import Reporter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-LONGEST_PIPE = 2**34
-"""Most bytes read from a pipe."""
 
 
 class _InputFile(click.Path):
@@ -75,10 +74,7 @@ def _spooled(pipe: Path, ctx: click.Context) -> Path:
 
     copy = Path(ctx.with_resource(TemporaryDirectory(prefix="spag-"))) / pipe.name
     with reading(pipe) as stream, storage_errors(copy), copy.open("wb") as kept:
-        while block := stream.read(2**20):
-            kept.write(block)
-            if kept.tell() > LONGEST_PIPE:
-                raise DataError(f"{pipe}: more than {LONGEST_PIPE:,} bytes from a pipe; save them to a file")
+        shutil.copyfileobj(stream, kept)
     return copy
 
 
