@@ -3,13 +3,21 @@
 import json
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from spag.core.errors import DataError
-from spag.storage.jsonfile import MAX_DEPTH, MAX_LINE, json_lines, read_json
+from spag.storage.jsonfile import MAX_DEPTH, MAX_LINE, lines_of, read_json, reading
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    with reading(path) as stream:
+        yield from lines_of(stream, path, msgspec.json.Decoder())
+
 
 FAULTS = {
     "empty": (b"", "{path}:1: not JSON: it is empty"),

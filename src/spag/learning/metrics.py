@@ -17,7 +17,7 @@ from torch import Tensor
 from spag.algorithms.base import Metrics
 from spag.core.errors import DataError, RunError
 from spag.learning.devices import check_packages
-from spag.storage.jsonfile import json_lines
+from spag.storage.episodes import raw_rows
 from spag.storage.store import cut_torn_line, write_atomically
 
 Row = dict[str, Any]
@@ -116,8 +116,8 @@ class MetricsLog:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    for place, row in json_lines(path):
-        if not isinstance(row, dict) or type(row.get("step")) is not int:
+    for place, row in raw_rows(path):
+        if type(row.get("step")) is not int:
             raise DataError(f"{place}: not a row of metrics (no step); remove {path} to go on without its rows")
         yield row
 

@@ -27,7 +27,8 @@ from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import release_gathered
 from spag.models.collate import Batch, EncodedSample, collate
 from spag.models.forward import Capabilities, to_device, token_scores
-from spag.storage.jsonfile import convert, json_lines
+from spag.storage.episodes import raw_rows
+from spag.storage.jsonfile import convert
 from spag.storage.store import write_rows
 
 LARGER = 4
@@ -117,7 +118,7 @@ class _CachedRow(msgspec.Struct):
 def read_reference(path: Path, fingerprint: str) -> dict[int, list[float]] | None:
     """Return log-probabilities by sample, or ``None`` if the file is absent, damaged or of another training."""
     try:
-        header, *rows = [row for _, row in json_lines(path)] or [None]
+        header, *rows = [row for _, row in raw_rows(path)] or [{}]
         if header != _header(fingerprint, len(rows)):
             return None
         return {row.sample: row.logprobs for row in convert(rows, list[_CachedRow], str(path))}

@@ -52,12 +52,6 @@ def read_json(path: Path, kind: Any = Any, *, longest: int = MAX_DOCUMENT) -> An
     return convert(decode(data, str(path), many_lines=True), kind, str(path))
 
 
-def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) of every line of a file that is not empty. Raises ``DataError`` naming file and line."""
-    with reading(path) as stream:
-        yield from lines_of(stream, path, _PLAIN)
-
-
 def lines_of(
     stream: BinaryIO, path: Path, decoder: "msgspec.json.Decoder[Any]", *, torn: bytes | None = None
 ) -> Iterator[tuple[str, Any]]:
