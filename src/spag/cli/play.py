@@ -84,7 +84,7 @@ def play_command(
     first = first or config.model.name
     second = second or first
     bots = not any(map(is_local, (first, second)))
-    config = resolve_dtype(config, lambda measure: played_dtype(output) or measure(), here=bots)
+    config = resolve_dtype(config, lambda: played_dtype(output), here=bots)
     setup = replace(PlaySetup.of(config, open_reporter()), game=game)
     tasks = _tasks(setup.game, settings, count, derive_seed(config.seed, "words"))
     greedy = {"temperature": 0.0} if testing else {}
@@ -165,7 +165,7 @@ def arena_command(
     from spag.runs.layout import EPISODES
     from spag.runs.machine_checks import check_players
 
-    config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
+    config = resolve_dtype(read_config(config_name), lambda: played_dtype(output / EPISODES))
     named = entrants(models)
     if constant and CONSTANT in bot_names(config.game.build()) and CONSTANT not in named.values():
         named[CONSTANT] = CONSTANT

@@ -64,7 +64,9 @@ def run(
             model = f"model: {described_model(config.model.name)}"
             for line in [model, *describe_phases(config), *mix_warnings(config)]:
                 reporter.note(line)
-        config = resolve_dtype(config, lambda measure: str(manifest.remember("dtype", measure)))
+        if config.model.dtype == "auto":
+            config = resolve_dtype(config, lambda: manifest.measured.get("dtype"))
+            manifest.remember("dtype", config.model.dtype)
         before = Run(config, folder, Manifest.open(folder, force=force, dry=True), setup)
         _carry_out(before)  # refuses before any work
         if finished and any(decision.is_due for decision in before.decisions.values()):
@@ -80,7 +82,7 @@ def preview_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: b
         setup = PlaySetup.of(config, reporter)
         manifest = Manifest.open(folder, force=force, dry=True)
         check_run(config, setup.game)
-        config = resolve_dtype(config, lambda measure: str(manifest.measured.get("dtype", "float32")))
+        config = resolve_dtype(config, lambda: manifest.measured.get("dtype", "float32"))
         state = Run(config, folder, manifest, setup)
         _carry_out(state)
         return [(name, decision.state) for name, decision in state.decisions.items()]
@@ -102,23 +104,21 @@ def mix_warnings(config: RunConfig) -> list[str]:
 
 
 def resolve_dtype(
-    config: RunConfig, remember: Callable[[Callable[[], str]], str] = lambda measure: measure(), *, here: bool = False
+    config: RunConfig, known: Callable[[], str | None] = lambda: None, *, here: bool = False
 ) -> RunConfig:
-    """Replace dtype ``auto`` by the fastest one here; ``remember`` may return an earlier measurement.
+    """Replace dtype ``auto`` by an earlier measurement, if ``known`` returns one, else by the fastest one here.
 
     Raises ``ConfigError`` if this machine cannot measure it for the cluster, unless models are used ``here`` only.
     """
     if config.model.dtype != "auto":
         return config
-
-    def measure() -> str:
+    if (dtype := known()) is None:
         from spag.models.loading import fastest_dtype  # noqa: PLC0415 - imports torch
 
         if not here:
             check_dtype(config)
-        return fastest_dtype(config.model.device)
-
-    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": remember(measure)})})
+        dtype = fastest_dtype(config.model.device)
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 
 def _carry_out(state: Run) -> None:

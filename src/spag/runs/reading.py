@@ -265,6 +265,5 @@ class RunFolder:
         checkpoints = self.checkpoints()
         if self.config is None or name not in checkpoints:
             raise RunError(f"{self.folder}: no trained model {name!r}; there are: {', '.join(checkpoints) or 'none'}")
-        measured = Manifest.open(self.folder).measured.get("dtype")
-        config = resolve_dtype(self.config, lambda measure: str(measured or measure()))
+        config = resolve_dtype(self.config, lambda: Manifest.open(self.folder).measured.get("dtype"))
         return config.model.model_copy(update={"name": checkpoints[name]})

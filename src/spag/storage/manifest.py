@@ -18,7 +18,7 @@ force.
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -186,12 +186,11 @@ class Manifest:
             convert(entry, Record, f"{path}: {name}")
         return cls(folder, data["stages"], force, data["measured"], dry)
 
-    def remember(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return the value that ``measure`` gave when the run began, so that a resumed run uses the same one."""
+    def remember(self, name: str, value: Any) -> None:
+        """Record a value measured when the run begins, so that a resumed run uses the same one."""
         if name not in self.measured:
-            self.measured[name] = measure()
+            self.measured[name] = value
             self._save()
-        return self.measured[name]
 
     def is_done(self, stage: str) -> bool:
         """Return whether ``stage`` has been done, even if its results have changed since."""
