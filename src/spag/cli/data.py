@@ -34,23 +34,24 @@ def games_command(name: str | None, as_json: bool) -> None:
 
 def _list_games(*, as_json: bool) -> None:
     """Print every installed game. One that cannot be made has a row with the reason, and hides no other."""
-    from spag.cli.tables import print_games, print_table
+    from spag.cli.tables import print_table
     from spag.core.plugins import PLUGIN_FAULTS
-    from spag.games.registry import get, names
+    from spag.games.registry import names
     from spag.report.cells import Table
 
-    rows, faults = dict[str, dict[str, Any]](), dict[str, str]()
+    found, faults = list[dict[str, Any]](), dict[str, str]()
     for name in names():
         try:
-            rows[name] = _described(name)
+            found.append(_described(name))
         except SpagError as error:
             faults[name] = str(error)
         except PLUGIN_FAULTS as error:  # no Game at all, or one that fails when it is made
             faults[name] = f"{type(error).__name__}: {first_line(error)}"
     if as_json:
-        print_json([*rows.values(), *({"name": name, "error": fault} for name, fault in faults.items())])
+        print_json([*found, *({"name": name, "error": fault} for name, fault in faults.items())])
         return
-    print_games(map(get, rows))
+    rows = tuple((game["name"], ", ".join(game["roles"]), game["summary"]) for game in found)
+    print_table(Table("Games", ("name", "roles", "summary"), rows, texts=3))
     print_table(Table("Games that fail to load", ("name", "reason"), tuple(faults.items()), texts=2))
 
 

@@ -22,7 +22,7 @@ from spag.core.visible import visible_text
 from spag.evaluation.reasoning.suites import SUITES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from spag.config.schema import ModelConfig, RunConfig
 
@@ -92,14 +92,10 @@ def eval_command(
     else:
         print_reasoning(results)
     if left_out := results["left_out"]:
-        _name_left_out(left_out, LOADING_HINT)
+        for name, why in left_out.items():
+            click.echo(visible_text(f"{name} is skipped: {why}"), err=True)
+        click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {LOADING_HINT}.", err=True)
         sys.exit(1)
-
-
-def _name_left_out(left_out: "Mapping[str, str]", hint: str) -> None:
-    for name, why in left_out.items():
-        click.echo(visible_text(f"{name} is skipped: {why}"), err=True)
-    click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {hint}.", err=True)
 
 
 def _task_names(suite: str | None, tasks: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +170,6 @@ def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
         _say(warning, "yellow")
     if warnings:
         _console().print()
-
-
-def print_games(games: Iterable[Game]) -> None:
-    """List games by name."""
-    rows = tuple((game.name, ", ".join(game.roles), game.summary) for game in games)
-    print_table(Table("Games", ("name", "roles", "summary"), rows, texts=3))
 
 
 def print_game_details(game: Game) -> None:

@@ -54,14 +54,9 @@ def limit_kernel_caches() -> None:
         os.environ.setdefault(name, "64")
 
 
-def core_count() -> int:
-    """Return how many cores the machine has, including those that this process may not use."""
-    return os.cpu_count() or 1
-
-
 def usable_cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else core_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def open_files() -> int:
