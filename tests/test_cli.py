@@ -850,9 +850,9 @@ def test_a_report_without_its_extra_is_one_line(tmp_path: Path, monkeypatch: pyt
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "spag.report."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    fix = "needs the package matplotlib; install it: pip install '.[report]'"
-    assert spag("report", tmp_path, status=2).output == f"error: spag report {fix}\n"
-    assert _report(tmp_path) == f"skipped: it {fix}"  # the end of spag run
+    lacking = "spag report: matplotlib is not installed; pip install '.[report]'"
+    assert spag("report", tmp_path, status=2).output == f"error: {lacking}\n"
+    assert _report(tmp_path) == f"skipped: {lacking}"  # the end of spag run
 
 
 @pytest.mark.slow

@@ -12,12 +12,11 @@ from spag.cli.options import (
     config_options,
     entrant,
     json_option,
-    needs_extra,
     open_reporter,
     print_json,
     read_config,
 )
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, require_package
 from spag.core.visible import visible_text
 from spag.evaluation.reasoning.suites import SUITES
 
@@ -79,8 +78,7 @@ def eval_command(
     config = read_config(config_name)
     if options["samples"] > 1 and not options["temperature"]:
         raise ConfigError("--samples: greedy answers are all equal; also set --temperature, such as 0.6")
-    with needs_extra("eval", "spag eval"):
-        import lm_eval  # noqa: F401
+    require_package("lm_eval", "spag eval", "pip install '.[eval]'")
     from spag.cli.tables import print_reasoning
     from spag.evaluation.reasoning.evaluate import evaluate_reasoning
     from spag.evaluation.reasoning.tasks import LOADING_HINT, ReasoningSettings

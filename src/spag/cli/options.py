@@ -10,8 +10,8 @@ import math
 import os
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -220,16 +220,6 @@ def open_reporter() -> "Reporter":
     from spag.cli.console import make_reporter
 
     return make_reporter(Console(stderr=True), verbosity(click.get_current_context()))
-
-
-@contextmanager
-def needs_extra(extra: str, what: str) -> Iterator[None]:
-    """Raise ``ConfigError`` with the extra to install if a package imported in the block is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or str(error)).partition(".")[0]
-        raise ConfigError(f"{what} needs the package {package}; install it: pip install '.[{extra}]'") from error
 
 
 def entrants(texts: Iterable[str]) -> dict[str, str]:

