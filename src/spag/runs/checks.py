@@ -28,9 +28,6 @@ from spag.runs.teachers import teacher_file
 from spag.storage.episodes import is_file_of_samples, read_episodes, read_sft
 from spag.storage.home import expanded
 
-MOST_GAMES = 10_000_000
-"""Games per iteration; more would take gigabytes for their list alone."""
-
 
 def check_run(config: RunConfig, game: Game) -> None:
     """Raise the ``SpagError`` with which a stage of the run would fail, as far as it can be known now."""
@@ -73,12 +70,8 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
         if isinstance(settings, IterationSettings):
             played = config.game_of(phase).build()
             with naming(f"{place}.tasks"):
-                games = settings.repeats * len(tasks_of(played, settings.splits, settings.tasks, 0))
-                if not games:
+                if not tasks_of(played, settings.splits, settings.tasks, 0):
                     training_specs(played, 1, 0)  # refuses it
-            if games > MOST_GAMES:
-                what = f"{games:,} games an iteration; at most {MOST_GAMES:,} can be played"
-                raise ConfigError(f"{place}.repeats={settings.repeats}: {what}")
         if isinstance(settings, OnlineSettings):
             for played, _ in phase.mix(config.game_of(phase)):
                 training_specs(played, 1, 0)
