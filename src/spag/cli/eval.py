@@ -10,7 +10,7 @@ from spag.cli.options import (
     AMOUNT,
     ANY_PATH,
     config_options,
-    entrant,
+    entrants,
     json_option,
     open_reporter,
     print_json,
@@ -118,7 +118,7 @@ def players_of(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, Mo
     players: dict[str, ModelConfig] = {}
     chosen = resolve_dtype(config, here=True).model
     asked = chosen.model_dump(include=config.model.model_fields_set - {"name"})
-    for name, model in map(entrant, arguments):
+    for name, model in entrants(arguments).items():
         if (Path(model) / "config.yaml").is_file():
             run = RunFolder(Path(model))
             prefix = "" if len(arguments) == 1 else f"{Path(model).resolve().name if name == model else name}/"

@@ -223,19 +223,17 @@ def open_reporter() -> "Reporter":
 
 
 def entrants(texts: Iterable[str]) -> dict[str, str]:
-    """Return models by name. Raises ``click.UsageError`` for a name that is given twice."""
+    """Return models by name, from ``NAME=MODEL``, or from ``MODEL``, which is then also the name.
+
+    What exists is a model: sweeps have folders like ``runs/lr=1e-5``. Raises ``click.UsageError`` for a name that is
+    given twice.
+    """
     found: dict[str, str] = {}
-    for name, model in map(entrant, texts):
+    for text in texts:
+        name, _, model = text.partition("=")
+        if not name or not model or os.path.lexists(text):
+            name = model = text
         if name in found:
             raise click.UsageError(f"two models are called {name}; give them different names as NAME=MODEL")
         found[name] = model
     return found
-
-
-def entrant(text: str) -> tuple[str, str]:
-    """Return name and model of ``NAME=MODEL``, or of ``MODEL``, which is then also the name.
-
-    What exists is a model: sweeps have folders like ``runs/lr=1e-5``.
-    """
-    name, _, model = text.partition("=")
-    return (name, model) if name and model and not os.path.lexists(text) else (text, text)
