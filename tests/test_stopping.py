@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from spag.cli import main
 from spag.core.errors import DataError
 
-STOPPED = "stopped; no file is left incomplete; the same command goes on from what is saved, or else starts over"
+RESUMES = "stopped; what is finished is saved, and the same command resumes"
+STARTS_OVER = "stopped; no file is left incomplete; the same command starts over"
 
 
 @pytest.fixture(autouse=True)
@@ -44,22 +45,22 @@ def said(*arguments: object) -> str:
 
 
 def test_every_command_says_how_to_go_on(tmp_path: Path, model_folder: Path) -> None:
-    assert said("run", "demo", "--output", tmp_path) == STOPPED
+    assert said("run", "demo", "--output", tmp_path) == RESUMES
     game = ("--game", "kuhn_poker", "--set", "model.dtype=float32")
-    assert said("play", "bot:random", *game, "--output", tmp_path / "games.jsonl") == STOPPED
-    assert said("arena", "bot:random", "b=bot:random", *game, "--output", tmp_path / "arena") == STOPPED
+    assert said("play", "bot:random", *game, "--output", tmp_path / "games.jsonl") == RESUMES
+    assert said("arena", "bot:random", "b=bot:random", *game, "--output", tmp_path / "arena") == RESUMES
     samples = tmp_path / "samples.jsonl"
     samples.write_text('{"prompt": "a", "completion": "b"}\n')
     train = ("train", "imitation", samples, "--model", model_folder, "--set", "model.dtype=float32")
-    assert said(*train, "--output", tmp_path / "training") == STOPPED
-    assert said("games") == STOPPED
+    assert said(*train, "--output", tmp_path / "training") == RESUMES
+    assert said("games") == STARTS_OVER
 
 
 def test_sigterm_is_told_like_ctrl_c_and_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spag.games.registry.names", lambda: os.kill(os.getpid(), signal.SIGTERM))
     result = CliRunner().invoke(main, ["games"])
     assert result.exit_code == 143
-    assert result.stderr == f"{STOPPED}\n"
+    assert result.stderr == f"{STARTS_OVER}\n"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -94,4 +95,4 @@ def test_a_stop_that_a_library_makes_an_error_of_its_own_is_a_stop(
             raise raised  # noqa: B904
 
     monkeypatch.setattr("spag.games.registry.names", work)
-    assert said("games") == STOPPED
+    assert said("games") == STARTS_OVER

@@ -36,7 +36,8 @@ from spag.core.visible import visible_text
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a standard output that is a file on a full disk; files of our own report theirs themselves."""
-_STOPPED = "stopped; no file is left incomplete; the same command goes on from what is saved, or else starts over"
+_RESUMED = ("run", "play", "train", "arena", "eval")
+"""Commands that go on from what they have saved."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -118,7 +119,10 @@ class SpagGroup(click.Group):
         except (KeyboardInterrupt, click.Abort) as stopped:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the clean-up, without a traceback
-            click.echo(_STOPPED, err=True)
+            resumes = ctx.invoked_subcommand in _RESUMED
+            stays = "what is finished is saved, and the same command resumes"
+            other = "no file is left incomplete; the same command starts over"
+            click.echo(f"stopped; {stays if resumes else other}", err=True)
             sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
 
 
