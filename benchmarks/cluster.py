@@ -72,7 +72,7 @@ def measure(workers: int, path: Path) -> Growth:
     arrivals: dict[str, list[float]] = defaultdict(list)
     began: list[float] = []
 
-    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
+    def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
         job = PlayJob(players, GAME)
         for batch in RayPlayers(job, cluster, stack, lambda _: None, most=len(left)).play(left, stats):
             now = time.monotonic()
@@ -81,7 +81,8 @@ def measure(workers: int, path: Path) -> Growth:
                 arrivals[episode.players["attacker"].model].append(now)
             yield batch
 
-    collect_episodes(path, specs, play_them, GAME)
+    with ExitStack() as stack:
+        collect_episodes(path, specs, play_them, GAME)
     cpu = time.process_time() - began[0]
     rate = sum(_rate(times) for times in arrivals.values())
     ideal = workers * CONCURRENCY / (2 * GAME.max_turns * LATENCY_S)

@@ -130,9 +130,8 @@ def test_a_row_says_who_played_it_and_how(opened: Asked) -> None:
 def test_games_of_a_cluster_have_the_same_record(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     play_games()
     here = {episode.id: episode for episode in rows()}
-    monkeypatch.setattr(
-        rollout, "_play_on_cluster", rollout._play_here
-    )  # the nodes return games without a record, as engines here do
+    # the nodes return games without a record, as engines here do
+    monkeypatch.setattr(rollout, "_play_on_cluster", lambda stack, *about: rollout._play_here(*about))
     Path("games.jsonl").unlink()
     play_games("--ray", "local")
     assert {episode.id: episode for episode in rows()} == here

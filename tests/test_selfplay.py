@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,7 +171,7 @@ def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Pa
     narrow = dict.fromkeys(ROLES, Player(engine, "m", SamplingConfig()))
     specs = game_specs(["river", "bread"], 1, seed=1)
 
-    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
+    def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
         return play_together(TABOO, ((spec, narrow) for spec in left), stats, in_flight=2)
 
     summary = collect_episodes(tmp_path / "games.jsonl", specs, play_them, TABOO)
@@ -210,7 +209,7 @@ def test_a_game_in_flight_twice_is_refused() -> None:
 
 
 def collect(path: Path, specs: list[GameSpec], reply: object = chatter, **options: object) -> object:
-    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
+    def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
         engine = ScriptedEngine(reply, concurrency=4)  # type: ignore[arg-type]
         players = {role: Player(engine, "chatter", SamplingConfig()) for role in ROLES}
         return play_together(TABOO, ((spec, players) for spec in left), stats, in_flight=4)

@@ -20,7 +20,9 @@ def play_into(
 ) -> PlaySummary:
     config = ClusterConfig(address=address, **{"lease": 2, "deadline": 60.0, **cluster})  # type: ignore[arg-type]
 
-    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
-        return RayPlayers(job, config, stack, print, most=len(left)).play(left, stats)
+    with ExitStack() as stack:
 
-    return collect_episodes(path, specs, play_them, TABOO)
+        def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
+            return RayPlayers(job, config, stack, print, most=len(left)).play(left, stats)
+
+        return collect_episodes(path, specs, play_them, TABOO)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -51,15 +50,14 @@ def test_bots_and_models_play_together_and_models_come_from_the_given_function()
         asked.extend(model.name for model in models)
         return [ScriptedEngine(lambda _: "[pass]")] * len(models)
 
-    with ExitStack() as stack:
-        one, two = KUHN.roles
-        [found] = open_matches([configs("bot:random", "x/y")], KUHN, EngineConfig(), stack, open_models=scripted)
-        assert (found[one].model, found[two].model) == ("the bot:random", "the x/y")
-        assert found[one].sampling.temperature == 0.5
-        assert isinstance(found[one].engine, BotEngine) and isinstance(found[two].engine, ScriptedEngine)
-        assert asked == ["x/y"]
-        with pytest.raises(ConfigError, match=r"^bot:none: kuhn_poker has no such bot \(bots: bot:"):
-            open_matches([configs("bot:none", "x/y")], KUHN, EngineConfig(), stack, open_models=scripted)
+    one, two = KUHN.roles
+    [found] = open_matches([configs("bot:random", "x/y")], KUHN, EngineConfig(), open_models=scripted)
+    assert (found[one].model, found[two].model) == ("the bot:random", "the x/y")
+    assert found[one].sampling.temperature == 0.5
+    assert isinstance(found[one].engine, BotEngine) and isinstance(found[two].engine, ScriptedEngine)
+    assert asked == ["x/y"]
+    with pytest.raises(ConfigError, match=r"^bot:none: kuhn_poker has no such bot \(bots: bot:"):
+        open_matches([configs("bot:none", "x/y")], KUHN, EngineConfig(), open_models=scripted)
 
 
 def test_what_was_opened_before_a_model_failed_is_closed(
@@ -79,11 +77,11 @@ def test_what_was_opened_before_a_model_failed_is_closed(
     monkeypatch.setattr(opening, "_open_transformers", first_is_fake)
     (tmp_path / "config.json").write_text("{}")
     models = [ModelConfig(name=str(folder), device="cpu") for folder in (model_folder, tmp_path)]
-    with pytest.raises(ModelError, match=str(tmp_path)), ExitStack() as stack:
-        open_models(models, EngineConfig(backend="transformers"), stack)
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        open_models(models, EngineConfig(backend="transformers"))
     assert closed == ["closed"]
-    with pytest.raises(ModelError, match="no such file or folder"), ExitStack() as stack:
-        open_models([models[0], ModelConfig(name="./nothing")], EngineConfig(backend="transformers"), stack)
+    with pytest.raises(ModelError, match="no such file or folder"):
+        open_models([models[0], ModelConfig(name="./nothing")], EngineConfig(backend="transformers"))
     assert closed == ["closed"]  # nothing was opened
 
 
@@ -101,29 +99,34 @@ def test_a_base_and_its_adapter_are_opened_at_once_however_the_base_is_written(
     config = {"peft_type": "LORA", "base_model_name_or_path": str(model_folder), "r": 4}  # as training writes it
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     names = [f"~/{model_folder.name}", str(tmp_path)]
-    with ExitStack() as stack:
-        models = [ModelConfig(name=name, device="cpu") for name in names]
-        open_models(models, EngineConfig(backend="transformers"), stack)
+    models = [ModelConfig(name=name, device="cpu") for name in names]
+    open_models(models, EngineConfig(backend="transformers"))
     assert groups == [names]
 
 
 class _Caching(ScriptedEngine):
-    """Counts how often its caches are freed."""
+    """Counts how often its caches are freed, and notes its end."""
 
-    freed = 0
+    freed, is_closed = 0, False
 
     def forget(self) -> None:
         self.freed += 1
 
+    def close(self) -> None:
+        self.is_closed = True
+
 
 @pytest.mark.slow
 def test_matches_share_engines_until_one_needs_another_model(tmp_path: Path) -> None:
-    opened, closed = list[list[str]](), list[list[str]]()
+    opened, engines = list[list[str]](), list[list[_Caching]]()
 
-    def scripted(models: Sequence[ModelConfig], _: EngineConfig, stack: ExitStack, __: object) -> list[Engine]:
+    def scripted(models: Sequence[ModelConfig], _: EngineConfig) -> list[Engine]:
         opened.append([model.name for model in models])
-        stack.callback(closed.append, opened[-1])
-        return [_Caching(lambda _: "") for _ in models]
+        engines.append([_Caching(lambda _: "") for _ in models])
+        return [*engines[-1]]
+
+    def closed() -> list[set[bool]]:
+        return [{one.is_closed for one in group} for group in engines]
 
     family = ["x/base", *(str(tmp_path / name) for name in ("first", "second"))]
     for name in family[1:]:
@@ -131,17 +134,16 @@ def test_matches_share_engines_until_one_needs_another_model(tmp_path: Path) -> 
         config = {"peft_type": "LORA", "base_model_name_or_path": "x/base", "r": 4}
         (Path(name) / "adapter_config.json").write_text(json.dumps(config))
     base, first, second, other = (ModelConfig(name=name) for name in (*family, "x/other"))
-    kept, ended = KeptModels([base, first, second, other], scripted), ExitStack()
-    one, two = kept([first, second], EngineConfig(), ended)
-    assert kept([second, first], EngineConfig(), ended) == [two, one]
+    kept = KeptModels([base, first, second, other], scripted)
+    one, two = kept([first, second], EngineConfig())
+    assert kept([second, first], EngineConfig()) == [two, one]
     assert isinstance(one, _Caching) and not one.freed
-    kept([base], EngineConfig(), ended)  # its adapters' base was opened beside them
+    kept([base], EngineConfig())  # its adapters' base was opened beside them
     assert one.freed == 1  # it plays in none of these games
-    ended.close()
-    assert [sorted(names) for names in opened] == [sorted(family)] and not closed
-    kept([other, first], EngineConfig(), ended)
-    assert closed == opened[:1] and set(opened[1]) == {*family, "x/other"}
+    assert [sorted(names) for names in opened] == [sorted(family)] and closed() == [{False}]
+    kept([other, first], EngineConfig())
+    assert closed() == [{True}, {False}] and set(opened[1]) == {*family, "x/other"}
     kept.close()
-    assert closed == opened
-    kept([other], EngineConfig(), ended)
+    assert closed() == [{True}, {True}]
+    kept([other], EngineConfig())
     assert opened[2] == ["x/other"]

@@ -160,7 +160,9 @@ def test_adapters_over_one_base_say_what_each_says_alone(model_folder: Path, tmp
     whole, engines = ModelConfig(name=checkpoint(tmp_path), dtype="float32", device="cpu"), EngineConfig(concurrency=2)
     asked = [say(KUHN[turn % 2], f"ask {turn // 2} " * (turn // 2), str(turn)) for turn in range(12)]
     with ExitStack() as stack:
-        [engine, base] = open_models([whole, whole.model_copy(update={"name": str(model_folder)})], engines, stack)
+        [engine, base] = open_models([whole, whole.model_copy(update={"name": str(model_folder)})], engines)
+        stack.callback(engine.close)
+        stack.callback(base.close)
         expected: dict[str, Completion] = {}
         for role, name in zip(KUHN, models_of(whole.name), strict=True):
             alone = open_model(whole.model_copy(update={"name": name}), engines)

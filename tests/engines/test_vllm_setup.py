@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -246,7 +245,11 @@ class FakePool:
 
 
 def test_adapters_of_one_base_share_a_vllm(
-    tiny_vllm: "TinyVLLM", model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_vllm: "TinyVLLM",
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     second = shutil.copytree(tiny_vllm.adapters[1], tmp_path / "second")
     config = json.loads((second / "adapter_config.json").read_text())
@@ -255,22 +258,23 @@ def test_adapters_of_one_base_share_a_vllm(
     monkeypatch.setattr(opening, "installed_vllm", lambda: CPU_BUILD)
     names = [str(path) for path in (tiny_vllm.adapters[0], tiny_vllm.base, second, model_folder)]
     models = [ModelConfig(name=name, device="cpu") for name in (*names, names[0])]
-    notes: list[str] = []
-    with ExitStack() as stack:
-        engines = opening.open_models(models, EngineConfig(backend="vllm", memory=0.5), stack, notes.append)
-        assert engines[0] is engines[4]
-        found = [engine for engine in engines[:4] if isinstance(engine, VLLMEngine)]
-        assert [engine.adapter for engine in found] == [1, 0, 2, 0]
-        shared, other = found[0].pool, found[3].pool
-        assert [engine.pool for engine in found] == [shared, shared, shared, other]
-        assert (shared.users, other.users) == (3, 1)
+    with caplog.at_level("INFO"):
+        engines = opening.open_models(models, EngineConfig(backend="vllm", memory=0.5))
+    assert engines[0] is engines[4]
+    found = [engine for engine in engines[:4] if isinstance(engine, VLLMEngine)]
+    assert [engine.adapter for engine in found] == [1, 0, 2, 0]
+    shared, other = found[0].pool, found[3].pool
+    assert [engine.pool for engine in found] == [shared, shared, shared, other]
+    assert (shared.users, other.users) == (3, 1)
+    for engine in engines:
+        engine.close()
     assert (shared.users, other.users) == (0, 0)
     assert (shared.arguments["model"], shared.arguments["max_lora_rank"]) == (names[1], 32)  # 24 has no kernels
     assert isinstance(shared, FakePool) and isinstance(other, FakePool)
     assert shared.adapters == (names[0], names[2])
     assert (other.arguments["model"], other.adapters) == (names[3], ())
     assert "enable_lora" not in other.arguments
-    assert notes[1] == "models play with vllm: asked for by engine.backend (vLLM 0.32.0 on cpu)"
+    assert caplog.messages[1] == "models play with vllm: asked for by engine.backend (vLLM 0.32.0 on cpu)"
 
 
 def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(

@@ -364,7 +364,7 @@ def test_a_run_sleeps_while_it_trains(
     if level == 2:
         monkeypatch.setenv("FAKE_UNKNOWN", "1")
     (gpu.folder / "total").write_text(str(24 * GIB))
-    monkeypatch.setattr("spag.engines.opening.backend_of", lambda model, engine, note: Backend.VLLM)
+    monkeypatch.setattr("spag.engines.opening.backend_of", lambda model, engine: Backend.VLLM)
     apply = loop.apply_gradients
 
     def trains(*arguments: object) -> object:

@@ -72,13 +72,14 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     from spag.web.security import Access
     from spag.web.server import serve
 
-    access, reporter = Access(host, token or None), open_reporter()
+    access = Access(host, token or None)
+    open_reporter()  # logs which backend plays
     for _, model in named:
         if not is_local(model.name):
             raise ConfigError(f"{model.name}: only local models can be served")
         if model.prompt_style == "tagged":
             raise ConfigError("model.prompt_style=tagged: cannot be served; set it to plain or chat")
-    if {backend_of(model, config.engine, reporter.note) for _, model in named} == {Backend.VLLM}:
+    if {backend_of(model, config.engine) for _, model in named} == {Backend.VLLM}:
         _become_vllm(named, config.engine, host, port, access.token)
     app = create_app([open_model(name, model, config.engine) for name, model in named], access)
     most = {"limit_concurrency": 2 * MOST_WAITING, "ws": "none"}

@@ -28,34 +28,35 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Note = Callable[[str], None]
-"""Receives a line about what is being opened and why."""
-OpenModels = Callable[[Sequence[ModelConfig], EngineConfig, ExitStack, Note], list[Engine]]
+OpenModels = Callable[[Sequence[ModelConfig], EngineConfig], list[Engine]]
 """The type of ``open_models``; tests pass a function that returns scripted engines."""
 
 
-def open_models(
-    models: Sequence[ModelConfig], engine: EngineConfig, stack: ExitStack, note: Note = logger.info
-) -> list[Engine]:
-    """Open an engine for each of ``models``, local or endpoints; ``stack`` closes them.
+def open_models(models: Sequence[ModelConfig], engine: EngineConfig) -> list[Engine]:
+    """Open an engine for each of ``models``, local or endpoints; the caller closes them.
 
-    Equal models share an engine, and LoRA adapters their base model: one vLLM, or one copy of the weights. ``note``
-    receives the backend of local models and the reason.
+    Equal models share an engine, and LoRA adapters their base model: one vLLM, or one copy of the weights.
     """
     parts = dict.fromkeys(part for model in models for part in _parts(model))
-    opened = {part: _open_endpoint(part, engine, stack) for part in parts if kind_of(part.name) is Kind.ENDPOINT}
     groups: dict[tuple[Backend, ModelConfig], list[ModelConfig]] = {}  # by backend and base model
     for part in parts:
         if is_local(part.name):
-            groups.setdefault((backend_of(part, engine, note), _base_model(part)), []).append(part)
+            groups.setdefault((backend_of(part, engine), _base_model(part)), []).append(part)
     vllms = sum(backend is Backend.VLLM for backend, _ in groups)
-    for (backend, _), group in sorted(groups.items(), key=lambda item: item[0][0] is not Backend.VLLM):
-        # vLLM first: it reserves a share of the memory
-        engines = _open_vllm(group, engine, vllms) if backend is Backend.VLLM else _open_transformers(group, engine)
-        for part, one in zip(group, engines, strict=True):
-            opened[part] = one
-            stack.callback(one.close)
-    by_model = {model: _whole(model, opened) for model in dict.fromkeys(models)}
+    opened: dict[ModelConfig, Engine] = {}
+    with ExitStack() as stack:  # closes what was opened if one fails
+        for part in parts:
+            if kind_of(part.name) is Kind.ENDPOINT:
+                opened[part] = _open_endpoint(part, engine)
+                stack.callback(opened[part].close)
+        for (backend, _), group in sorted(groups.items(), key=lambda item: item[0][0] is not Backend.VLLM):
+            # vLLM first: it reserves a share of the memory
+            engines = _open_vllm(group, engine, vllms) if backend is Backend.VLLM else _open_transformers(group, engine)
+            for part, one in zip(group, engines, strict=True):
+                opened[part] = one
+                stack.callback(one.close)
+        by_model = {model: _whole(model, opened) for model in dict.fromkeys(models)}
+        stack.pop_all()
     return [by_model[model] for model in models]
 
 
@@ -68,18 +69,16 @@ class KeptModels:
 
     def __init__(self, players: Iterable[ModelConfig], opener: OpenModels) -> None:
         self._bases = {model: set(map(_base_model, _parts(model))) for model in players if is_local(model.name)}
-        self._opener, self._stack = opener, ExitStack()
+        self._opener = opener
         self._open: dict[ModelConfig, Engine] = {}
 
-    def __call__(
-        self, models: Sequence[ModelConfig], engine: EngineConfig, stack: ExitStack, note: Note = logger.info
-    ) -> list[Engine]:
-        """Return the engines of ``models``. They outlive ``stack``: ``close`` closes them."""
+    def __call__(self, models: Sequence[ModelConfig], engine: EngineConfig) -> list[Engine]:
+        """Return the engines of ``models``, which ``close`` closes."""
         if not self._open.keys() >= set(models):
             self.close()
             bases = set[ModelConfig]().union(*(self._bases.get(model, ()) for model in models))
             wanted = [*dict.fromkeys([*models, *(one for one, its in self._bases.items() if its <= bases)])]
-            self._open = dict(zip(wanted, self._opener(wanted, engine, self._stack, note), strict=True))
+            self._open = dict(zip(wanted, self._opener(wanted, engine), strict=True))
         for model, one in self._open.items():
             if model not in models:
                 one.forget()  # else the cache of each model that has played stays
@@ -87,18 +86,17 @@ class KeptModels:
 
     def close(self) -> None:
         """Close all engines and return their memory."""
-        opened, self._open = bool(self._open), {}
-        self._stack.close()
-        if opened:
-            free_objects()
+        if not self._open:
+            return
+        with ExitStack() as stack:  # closes all, even if one fails
+            while self._open:
+                stack.callback(self._open.popitem()[1].close)
+        free_objects()
 
 
 def open_model(model: ModelConfig, engine: EngineConfig) -> Engine:
     """Open the engine for one model, local or an endpoint; the caller closes it."""
-    with ExitStack() as stack:
-        [opened] = open_models([model], engine, stack)
-        stack.pop_all()
-    return opened
+    return open_models([model], engine)[0]
 
 
 def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) -> Mapping[str, Engine]:
@@ -111,7 +109,7 @@ def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) 
         return take_turns(open_model(model, engine), names, cache(partial(_first_weights, model)))
     parts = _parts(model)
     adapters = all(adapter_base(expanded(part.name)) for part in parts)
-    if not adapters or backend_of(parts[0], engine, logger.info) is not Backend.VLLM:
+    if not adapters or backend_of(parts[0], engine) is not Backend.VLLM:
         return {names[0]: open_model(model, engine)}
     opened = iter(_open_vllm(parts * len(names), engine, 1))
     return {name: _whole(model, dict(zip(parts, opened, strict=False))) for name in names}
@@ -135,23 +133,21 @@ def open_matches(
     matches: Sequence[Mapping[str, PlayerConfig]],
     game: Game,
     engine: EngineConfig,
-    stack: ExitStack,
-    note: Note = logger.info,
     open_models: OpenModels = open_models,
 ) -> list[dict[str, Player]]:
-    """Open the engines of each match's players, by role, each model's once; ``stack`` closes them."""
+    """Open the engines of each match's players, by role, each model's once; the caller closes them."""
     configs = dict.fromkeys(player.model for players in matches for player in players.values())
     engines = {one: open_player(one, game, engine) for one in configs if kind_of(one.name) is Kind.BOT}
     models = [one for one in configs if one not in engines]
-    engines |= zip(models, open_models(models, engine, stack, note), strict=True)
+    engines |= zip(models, open_models(models, engine), strict=True)
     return [
         {role: Player(engines[one.model], one.name, one.sampling) for role, one in players.items()}
         for players in matches
     ]
 
 
-def backend_of(model: ModelConfig, engine: EngineConfig, note: Note) -> Backend:
-    """Return the backend of a local model; ``note`` receives the reason. Raises ``ConfigError``."""
+def backend_of(model: ModelConfig, engine: EngineConfig) -> Backend:
+    """Return the backend of a local model, and log the reason. Raises ``ConfigError``."""
     if engine.backend == "transformers":
         return Backend.TRANSFORMERS
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
@@ -161,10 +157,10 @@ def backend_of(model: ModelConfig, engine: EngineConfig, note: Note) -> Backend:
         if engine.backend == "vllm":
             what = f"engine.backend=vllm, but {model.name} cannot: {reason}"
             raise ConfigError(f"{what}; set engine.backend=transformers")
-        note(f"{model.name} plays with {Backend.TRANSFORMERS}: {reason}")
+        logger.info("%s plays with %s: %s", model.name, Backend.TRANSFORMERS, reason)
         return Backend.TRANSFORMERS
     backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=checked_device(model.device))
-    note(f"models play with {backend}: {reason}")  # no name: a run opens a dozen models, and logs this once
+    logger.info("models play with %s: %s", backend, reason)  # no name: a run opens a dozen models, and logs this once
     return backend
 
 
@@ -187,12 +183,10 @@ def _base_model(part: ModelConfig) -> ModelConfig:
     return part.model_copy(update={"name": name, "prompt_style": "plain"})
 
 
-def _open_endpoint(model: ModelConfig, engine: EngineConfig, stack: ExitStack) -> Engine:
+def _open_endpoint(model: ModelConfig, engine: EngineConfig) -> Engine:
     from spag.engines.openai.engine import OpenAIEngine  # noqa: PLC0415
 
-    opened = OpenAIEngine(split_name(model.name)[1], concurrency=engine.concurrency)
-    stack.callback(opened.close)
-    return opened
+    return OpenAIEngine(split_name(model.name)[1], concurrency=engine.concurrency)
 
 
 def _open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:

@@ -127,20 +127,21 @@ def _play_group(
 ) -> PlaySummary:
     specs = [spec for match in matches for spec in match.specs]
     more = f" and {len(matches) - 1} more" if len(matches) > 1 else ""
-    play = _play_here if setup.cluster.address is None else _play_on_cluster
-    return collect_episodes(
-        path, specs, partial(play, matches, setup), setup.game, records=records, reporter=setup.reporter,
-        title=f"{matches[0].title}{more}",
-    )  # fmt: skip
+    with ExitStack() as stack:
+        apart = setup.cluster.address is not None
+        play = partial(_play_on_cluster, stack, matches, setup) if apart else partial(_play_here, matches, setup)
+        return collect_episodes(
+            path, specs, play, setup.game, records=records, reporter=setup.reporter, title=f"{matches[0].title}{more}"
+        )
 
 
 def _play_here(
-    matches: Sequence[Match], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack
+    matches: Sequence[Match], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats
 ) -> Iterator[Sequence[Episode]]:
     ids = {spec.id for spec in left}
     matches = [match for match in matches if not ids.isdisjoint(spec.id for spec in match.specs)]
     configs = [match.players for match in matches]
-    opened = open_matches(configs, setup.game, setup.engine, stack, setup.reporter.note, setup.open_models)
+    opened = open_matches(configs, setup.game, setup.engine, setup.open_models)
     pairs = zip(matches, opened, strict=True)
     games = ((spec, players) for match, players in pairs for spec in match.specs if spec.id in ids)
     models = set[ModelConfig]().union(*(match.models for match in matches))
@@ -148,7 +149,7 @@ def _play_here(
 
 
 def _play_on_cluster(
-    matches: Sequence[Match], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack
+    stack: ExitStack, matches: Sequence[Match], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats
 ) -> Iterator[Sequence[Episode]]:
     """Play on the cluster; with ``cluster.storage``, weights in local folders are copied there first."""
     cluster = setup.cluster
@@ -174,4 +175,7 @@ def _open_on_node(
     from spag.rollout.ray.weights import fetch  # noqa: PLC0415
 
     fetched = {role: replace(player, model=fetch(player.model, cache_folder())) for role, player in players.items()}
-    return open_matches([fetched], game, engine, stack)[0]
+    [opened] = open_matches([fetched], game, engine)
+    for player in opened.values():
+        stack.callback(player.engine.close)
+    return opened

@@ -169,7 +169,7 @@ class StepPlayer:
             for spec in specs
         }
 
-        def play_them(left: Sequence[GameSpec], stats: PlayStats, _: ExitStack) -> Iterator[Sequence[Episode]]:
+        def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
             ids = {spec.id for spec in left}
             rest = {pairing: [one for one in specs if one.id in ids] for pairing, specs in matches.items()}
             games = self.play_games(game, rest, stats)

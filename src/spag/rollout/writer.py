@@ -3,7 +3,6 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from spag.storage.disk import is_file_there
 from spag.storage.episodes import ROW_START, read_episodes
 from spag.storage.store import JsonlStore
 
-PlayThem = Callable[[Sequence[GameSpec], PlayStats, ExitStack], Iterator[Sequence[Episode]]]
-"""Plays games here or elsewhere: yields episodes as they finish, updates the stats, and puts clean-up on the stack.
+PlayThem = Callable[[Sequence[GameSpec], PlayStats], Iterator[Sequence[Episode]]]
+"""Plays games here or elsewhere: yields episodes as they finish, and updates the stats.
 
 Games that finish together are stored with one sync.
 """
@@ -72,10 +71,8 @@ def collect_episodes(
     left = _left_to_play(path, specs, summary)
     if not left:
         return summary
-    with ExitStack() as stack:
-        batches = play_them(left, summary.stats, stack)
-        store = stack.enter_context(JsonlStore(path, ROW_START))
-        tracker = stack.enter_context((reporter or SilentReporter()).track(title, len(specs), summary.games))
+    batches, reporter = play_them(left, summary.stats), reporter or SilentReporter()
+    with JsonlStore(path, ROW_START) as store, reporter.track(title, len(specs), summary.games) as tracker:
         started = time.monotonic()
         for batch in batches:
             store.append(*(_recorded(episode, records) for episode in batch))
