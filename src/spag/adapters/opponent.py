@@ -19,7 +19,7 @@ from spag.engines.opening import open_player
 from spag.engines.players import Kind, bot_of, kind_of
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game
-from spag.rollout.runner import check_room, next_request, should_retry, without_thought
+from spag.rollout.runner import next_request, utterance_of
 
 BESIDE_TRAINING = EngineConfig(backend="transformers")
 """vLLM would reserve most of a GPU's memory."""
@@ -68,17 +68,12 @@ class Opponent(AbstractContextManager["Opponent"]):
         while len(said) < len(states):
             asked = {at: self._ask(state, attempt) for at, state in enumerate(states) if at not in said}
             for at, reply in asked.items():
-                role = self.game.to_move(states[at])
-                assert role is not None
                 try:
-                    completion = without_thought(reply.wait(self.limit_s), self.sampling)
-                    check_room(completion, states[at], role)
+                    utterance = utterance_of(reply.wait(self.limit_s), reply.request, states[at], attempt)
                 except EngineError as error:
                     raise EngineError(f"the opponent failed: {error}") from error
-                if not should_retry(completion, attempt, self.sampling):
-                    said[at] = Utterance(
-                        role, completion.text, str(completion.finish_reason), thought=completion.thought
-                    )
+                if utterance is not None:
+                    said[at] = utterance
             attempt += 1
         return [said[at] for at in range(len(states))]
 

@@ -7,7 +7,7 @@ only on its own seed, not on concurrent games.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Self
 
@@ -93,47 +93,39 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
     )
 
 
-def should_retry(completion: Completion, attempt: int, sampling: SamplingConfig) -> bool:
-    """Whether to sample an empty utterance again, with retries left. A cut thought stands, unless it is to be retried,
-    and so does the reply to a prompt that is too long.
-    """
-    if completion.finish_reason is FinishReason.CONTEXT:
-        return False
-    most = sampling.empty_retries
-    if completion.finish_reason is FinishReason.THOUGHT:
-        most = CUT_RETRIES if sampling.thinking.on_cut == "retry" else 0
-    return not completion.text.strip() and attempt < most and sampling.temperature > 0
-
-
-def check_room(completion: Completion, state: State, role: str) -> None:
-    """Raise ``RequestError`` if already the first prompt of ``role`` leaves no room: model and game do not fit. In a
-    game that outgrows the context later, the utterance is empty, and the game's rules say what follows.
-    """
-    has_spoken = any(said.role == role for said in state.history)
-    if completion.finish_reason is FinishReason.CONTEXT and not has_spoken:
-        raise RequestError(f"{completion.id}: {completion.refusal}")
-
-
 def without_thought(completion: Completion, sampling: SamplingConfig) -> Completion:
     """Return a completion with only speech in ``text``, without white space around it, unless ``sampling`` is that of
-    the published code; its ``thought`` is separate if ``sampling`` allows thoughts.
+    the published code; its ``thought`` is separate if ``sampling`` allows thoughts. A text longer than files allow is
+    cut; its tokens, which are trained, stay.
     """
     text, thought, reason = completion.text, None, completion.finish_reason
     if sampling.thinks:
         private, text, is_cut = split_thought(text)
         thought, reason = private[:MAX_UTTERANCE], FinishReason.THOUGHT if is_cut else reason
     text = text if sampling.published else text.strip()
+    if len(text) > MAX_UTTERANCE:
+        text, reason = text[:MAX_UTTERANCE], FinishReason.LENGTH
     return replace(completion, text=text, thought=thought, finish_reason=reason)
 
 
-def _readable(completion: Completion) -> Completion:
-    """Cut a text longer than files allow; its tokens, which are trained, stay."""
-    if len(completion.text) <= MAX_UTTERANCE:
-        return completion
-    return replace(completion, text=completion.text[:MAX_UTTERANCE], finish_reason=FinishReason.LENGTH)
+def utterance_of(completion: Completion, request: Request, state: State, attempt: int) -> Utterance | None:
+    """Return the utterance of a completion of ``request``, made at ``state``; ``None`` if it is empty and to be sampled
+    again. A cut thought stands, unless it is to be retried, and so does the reply to a prompt that is too long: the
+    game's rules say what follows.
 
-
-def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
+    Raises ``RequestError`` if already the first prompt of a role leaves no room: model and game do not fit.
+    """
+    assert request.observation is not None
+    role, sampling = request.observation.role, request.sampling
+    completion, retries = without_thought(completion, sampling), sampling.empty_retries
+    if completion.finish_reason is FinishReason.CONTEXT:
+        if not any(said.role == role for said in state.history):
+            raise RequestError(f"{completion.id}: {completion.refusal}")
+        retries = 0
+    elif completion.finish_reason is FinishReason.THOUGHT:
+        retries = CUT_RETRIES if sampling.thinking.on_cut == "retry" else 0
+    if not completion.text.strip() and attempt < retries and sampling.temperature > 0:
+        return None
     drawn = completion.sampling_logprobs if completion.sampling_logprobs != completion.logprobs else None
     return Utterance(
         role,
@@ -141,7 +133,7 @@ def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
         str(completion.finish_reason),
         completion.token_ids,
         completion.logprobs,
-        prompt_digest(prompt),
+        prompt_digest(request.prompt),
         drawn,
         completion.prompt_ids if completion.prompt_truncated else None,
         completion.thought,
@@ -151,15 +143,14 @@ def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
 
 @dataclass(slots=True)
 class _Running:
-    """A game in flight. It waits for ``role``, whose engine, ``asked`` by key, has the ``prompt``."""
+    """A game in flight. It waits for ``player``, whose engine has the ``request``."""
 
     spec: GameSpec
     state: State
     players: Mapping[str, Player]
     attempt: int = 0
-    role: str = ""
-    prompt: str = ""
-    asked: int = 0
+    player: Player = field(init=False)
+    request: Request = field(init=False)
 
 
 class Runner:
@@ -198,7 +189,7 @@ class Runner:
                 if self._pending[key]:
                     going_on = []
                     for completion in engine.poll():
-                        self._pending[self.running[completion.id].asked] -= 1  # it may share the polled one
+                        self._pending[id(self.running[completion.id].player.engine)] -= 1  # it may share the polled one
                         running = self._apply(completion)
                         if running.state.result is None:
                             going_on.append(running)
@@ -218,30 +209,27 @@ class Runner:
         player, spec = running.players[role], running.spec
         request = next_request(spec.id, self.game, running.state, spec.seed, running.attempt, player.sampling)
         player.engine.submit(request)
-        running.role, running.prompt, running.asked = role, request.prompt, id(player.engine)
-        self._pending[running.asked] += 1
+        running.player, running.request = player, request
+        self._pending[id(player.engine)] += 1
 
     def _apply(self, completion: Completion) -> _Running:
         """Apply a finished utterance, unless it is to be sampled again; return its game."""
         running = self.running[completion.id]
-        player = running.players[running.role]
-        sampling = player.sampling
-        completion = _readable(without_thought(completion, sampling))
         self.stats.prompt_tokens += completion.prompt_tokens
         self.stats.completion_tokens += completion.completion_tokens
-        if kind_of(player.model) is Kind.ENDPOINT:
+        if kind_of(running.player.model) is Kind.ENDPOINT:
             self.stats.paid_prompt_tokens += completion.prompt_tokens
             self.stats.paid_completion_tokens += completion.completion_tokens
         self.stats.unknown_tokens += completion.unknown_token
-        check_room(completion, running.state, running.role)
-        if should_retry(completion, running.attempt, sampling):
+        said = utterance_of(completion, running.request, running.state, running.attempt)
+        if said is None:
             running.attempt += 1
             self.stats.retries += 1
             return running
         self.stats.utterances += 1
-        self.stats.empty += not completion.text.strip()
-        self.stats.cut_thoughts += completion.finish_reason is FinishReason.THOUGHT
-        running.state = self.game.apply(running.state, _utterance(running.role, completion, running.prompt))
+        self.stats.empty += not said.content.strip()
+        self.stats.cut_thoughts += said.finish_reason == FinishReason.THOUGHT
+        running.state = self.game.apply(running.state, said)
         running.attempt = 0
         return running
 

@@ -17,7 +17,7 @@ from spag.core.types import Split, State, Task, Utterance
 from spag.engines.base import Engine, RequestError
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game, TextGame
-from spag.rollout.runner import check_room, next_request, should_retry, without_thought
+from spag.rollout.runner import next_request, utterance_of
 
 LONGEST_UTTERANCE = 2000
 MOST_OPEN = 2  # models
@@ -143,18 +143,16 @@ class WebMatch:
         if self.error is not None:
             self.reply = None
         elif completion is not None:
-            self.reply = None
-            completion = without_thought(completion, self.sampling)
+            request, self.reply = self.reply.request, None
             try:
-                check_room(completion, self.state, self.other)
+                said = utterance_of(completion, request, self.state, self.attempt)
             except RequestError as error:
                 self.error = str(error)
                 return
-            if should_retry(completion, self.attempt, self.sampling):
+            if said is None:
                 self.attempt += 1
             else:
                 self.attempt = 0
-                said = Utterance(self.other, completion.text, str(completion.finish_reason), thought=completion.thought)
                 self.state = self.game.apply(self.state, said)
             self._request_reply()
 
