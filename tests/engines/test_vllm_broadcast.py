@@ -57,7 +57,7 @@ class Bench:
 
     def form(self, engines: Sequence[VLLMEngine]) -> list[str | None]:
         """Form a group of the trainer's end and ``engines``; return what they say."""
-        *ranks, size = accumulate((engine.group_size()[1] for engine in engines), initial=1)
+        *ranks, size = accumulate((int(engine.group_size()[1]) for engine in engines), initial=1)
         place = GroupPlace("127.0.0.1", free_port(), size)
         end = self.end.open(place)
         joined = at_once(
@@ -154,8 +154,7 @@ def test_what_vllm_refuses(bench: Bench, weights: Weights) -> None:
     ends.
     """
     own, other = bench.open(nccl=False), bench.open()
-    with pytest.raises(EngineError, match=r"^its vLLM takes weights by ipc$"):
-        own.group_size()
+    assert own.group_size() == "its vLLM takes weights by ipc"
     refused = own.join_group(GroupPlace("127.0.0.1", free_port(), 2, 1))
     assert refused is not None and refused.startswith("Invalid init_info for IPCWeightTransferEngine")
     ask(own)
@@ -238,13 +237,10 @@ def test_where_no_group_can_be_formed_the_reason_is_named(
 ) -> None:
     model = ModelConfig(name=str(model_folder))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(EngineError, match=r"^the first training process has no GPU$"):
-        open_broadcast(model)
+    assert open_broadcast(model) == "the first training process has no GPU"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for found in (None, ("0.32.0", True)):
         monkeypatch.setattr(broadcast, "installed_vllm", lambda found=found: found)
-        with pytest.raises(EngineError, match=r"^no vLLM for GPUs is installed where"):
-            open_broadcast(model)
+        assert open_broadcast(model) == "no vLLM for GPUs is installed where the first training process runs"
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "x", "r": 8}')
-    with pytest.raises(EngineError, match=r"^vLLM reads adapters from folders$"):
-        open_broadcast(model.model_copy(update={"name": str(tmp_path)}))
+    assert open_broadcast(model.model_copy(update={"name": str(tmp_path)})) == "vLLM reads adapters from folders"

@@ -178,12 +178,12 @@ class Engine(ABC):
         """
         self.update_weights(weights)
 
-    def group_size(self) -> tuple[str, int]:
+    def group_size(self) -> tuple[str, int] | str:
         """Return how the engine would join a group with a trainer on another device, which broadcasts new weights: the
-        version of what broadcasts, equal in the whole group, and how many processes take part. Raises ``EngineError``
-        if it cannot.
+        version of what broadcasts, equal in the whole group, and how many processes take part; or the reason why it
+        cannot.
         """
-        raise EngineError(f"{type(self).__name__} can join no group")
+        return f"{type(self).__name__} can join no group"
 
     def join_group(self, place: GroupPlace) -> str | None:
         """Join such a group, and leave the previous one; returns when all have joined, or the reason why it cannot."""

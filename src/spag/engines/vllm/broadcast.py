@@ -49,19 +49,18 @@ def in_background(work: Callable[P, None]) -> "Callable[P, Future[None]]":
     return start
 
 
-def open_broadcast(model: ModelConfig) -> "WeightBroadcast":
-    """Return the trainer's end for ``model``, on the current GPU. Raises ``EngineError`` where there can be none."""
+def open_broadcast(model: ModelConfig) -> "WeightBroadcast | str":
+    """Return the trainer's end for ``model``, on the current GPU, or the reason why there can be none."""
     if read_adapter(expanded(model.name)) or read_roles(model.name):
-        raise EngineError("vLLM reads adapters from folders")
+        return "vLLM reads adapters from folders"
     if not torch.cuda.is_available():
-        raise EngineError("the first training process has no GPU")
+        return "the first training process has no GPU"
     if (found := installed_vllm()) is None or found[1]:
-        raise EngineError("no vLLM for GPUs is installed where the first training process runs")
+        return "no vLLM for GPUs is installed where the first training process runs"
     try:  # before engines wait for it
         importlib.import_module("vllm.distributed.weight_transfer.nccl_common")
     except ImportError as error:
-        reason = f"vLLM cannot be imported where the first training process runs: {first_line(error)}"
-        raise EngineError(reason) from error
+        return f"vLLM cannot be imported where the first training process runs: {first_line(error)}"
     return WeightBroadcast(model, torch.device("cuda", torch.cuda.current_device()), found[0])
 
 

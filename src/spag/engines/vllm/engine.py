@@ -72,7 +72,7 @@ class VLLMEngine(Engine):
         """
         self.pool.update_weights(weights, self.adapter)
 
-    def group_size(self) -> tuple[str, int]:
+    def group_size(self) -> tuple[str, int] | str:
         return self.pool.group_size()
 
     def join_group(self, place: GroupPlace) -> str | None:

@@ -201,10 +201,10 @@ class VLLMPool:
             self._learned, self._dropped = True, False
         self._asleep = False  # they wake sleeping replicas
 
-    def group_size(self) -> tuple[str, int]:
+    def group_size(self) -> tuple[str, int] | str:
         """See ``Engine``. An engine of adapters has another transfer."""
         if (transfer := self.arguments["weight_transfer_config"]["backend"]) != "nccl":
-            raise EngineError(f"its vLLM takes weights by {transfer}")
+            return f"its vLLM takes weights by {transfer}"
         version, _ = installed_vllm() or ("", False)
         return version, len(self._replicas) * int(self.arguments["tensor_parallel_size"])
 

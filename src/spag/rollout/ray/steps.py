@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from spag.algorithms.settings import SELF, opponent_group
 from spag.config.schema import ClusterConfig, ModelConfig, PlannedEngine
 from spag.core.episodes import Episode
-from spag.core.errors import EngineError
 from spag.engines.base import Player
 from spag.engines.players import endpoint_environment, gpus_of
 from spag.games.base import Game
@@ -77,7 +76,11 @@ class RayStepPlayer(StepPlayer):
         models = {name: self.model_of(name) for name in {POLICY, *self.settings.met} - {SELF}}
         gpus = gpus_of(list(models.values()), self.engine)
         models = {name: publish(model, self.cluster.storage) for name, model in models.items()}
-        end = self._broadcast() if gpus else "no engine is on a GPU"
+        end: WeightBroadcast | str = "no engine is on a GPU"
+        if gpus:
+            from spag.engines.vllm.broadcast import open_broadcast  # noqa: PLC0415 - imports torch
+
+            end = open_broadcast(self.policy)
         engine = PlannedEngine(**self.engine.model_dump() | {"nccl": not isinstance(end, str)})
         own = StepPlayer(self.folder, self.mix, models[POLICY], engine, self.settings, self.seed)
         in_flight = self.engine.games_in_flight(len(models_of(models)))
@@ -92,15 +95,6 @@ class RayStepPlayer(StepPlayer):
         else:
             players.group = EngineGroup(end, _key(self.mix[0].game, POLICY), self.cluster.deadline)
         return players
-
-    def _broadcast(self) -> "WeightBroadcast | str":
-        """Return this process's end of a group with vLLM's processes, or the reason why there is none."""
-        from spag.engines.vllm.broadcast import open_broadcast  # noqa: PLC0415 - imports torch
-
-        try:
-            return open_broadcast(self.policy)
-        except EngineError as error:
-            return str(error)
 
 
 def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: ExitStack) -> dict[str, Player]:

@@ -92,11 +92,8 @@ class PlayWorker:
         self._opened[name].engine.update_weights(unpack(packed))
 
     def group_size(self, name: str) -> tuple[str, int] | str:
-        """See ``Engine``, for the engine of the player ``name``; returns the reason if it cannot join any."""
-        try:
-            return self._opened[name].engine.group_size()
-        except EngineError as error:
-            return str(error)
+        """See ``Engine``, for the engine of the player ``name``."""
+        return self._opened[name].engine.group_size()
 
     def join_group(self, name: str, place: GroupPlace) -> str | None:
         """See ``Engine``. Raises ``EngineError`` if the engine has ended."""
