@@ -47,7 +47,7 @@ from spag.learning.selfplay import SelfplaySource
 from spag.learning.sources import Material
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
-from spag.rollout.matchmaking import MixedGame, step_specs
+from spag.rollout.matchmaking import step_specs
 from spag.rollout.steps import POLICY, StepPlayer, weights_after
 from spag.storage.store import JsonlStore
 
@@ -137,7 +137,7 @@ def open_endless(work: Work, job: TrainingJob, policy: TrainedPolicy, model: str
     """Open the self-play of games without a judge."""
     player = StepPlayer(
         folder=job.output,
-        mix=[MixedGame(GAME)],
+        mix=[(GAME, 1.0)],
         policy=ModelConfig(name=model, dtype=work.dtype, device=MODEL.device),
         engine=EngineConfig(backend="transformers", concurrency=min(work.games, 32), in_flight=work.games),
         settings=settings_of(work),
@@ -217,7 +217,7 @@ def made_up_games(work: Work, step: int) -> list[Episode]:
     said = [tokenizer.encode(text, add_special_tokens=False) for text in teacher_utterances()]
     players = {role: PlayerInfo(POLICY, identity={"weights": weights_after(step - 1)}) for role in GAME.roles}
     games = []
-    for _, spec in step_specs([MixedGame(GAME)], work.games, step, SEED):
+    for _, spec in step_specs([(GAME, 1.0)], work.games, step, SEED):
         state = GAME.start(spec.task, spec.seed)
         while (role := GAME.to_move(state)) is not None:
             ids = [token for text in rng.sample(said, TOKENS) for token in text][:TOKENS]

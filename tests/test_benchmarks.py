@@ -20,7 +20,7 @@ from spag.learning.encoding import encode_samples
 from spag.models.loading import load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import GIB
-from spag.rollout.matchmaking import MixedGame, step_specs
+from spag.rollout.matchmaking import step_specs
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model
 
@@ -63,7 +63,7 @@ def test_both_online_steps_compute_the_same_gradients(
     described, [row] = online.train(work, tmp_path)
     assert 0 < sum(row[part] for part in online.PARTS) < described["seconds"]
     played = {game.id: game for game in read_episodes(tmp_path / "episodes" / "step-00001.jsonl")}
-    games = [played[spec.id] for _, spec in step_specs([MixedGame(online.GAME)], 3, 1, 0)]
+    games = [played[spec.id] for _, spec in step_specs([(online.GAME, 1.0)], 3, 1, 0)]
     samples = Reinforce(corrected).credit(games, online.GAME, None)
     assert len(samples) == 3 * 2 * online.TURNS and row["tokens"] == len(samples) * online.TOKENS
     encoded = encode_samples(samples, load_tokenizer(model), PromptStyle.PLAIN, 2048)

@@ -17,7 +17,7 @@ from spag.core.episodes import Episode, TrainingSample
 from spag.games.kuhn_poker import solver
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.nim.nim import Nim
-from spag.rollout.matchmaking import MixedGame, draw_opponents, groups_by_weight, step_specs
+from spag.rollout.matchmaking import draw_opponents, groups_by_weight, step_specs
 
 
 def credit(games: list[Episode], learner: str | None = None, **settings: object) -> list[TrainingSample]:
@@ -109,7 +109,7 @@ def test_the_expected_gradient_is_the_exact_one_but_for_the_games_own_part_in_th
 
 def test_a_mix_is_shared_out_in_whole_groups() -> None:
     """Three groups of three games: two of Kuhn poker (1.5 rounds to 2), one of Nim; not 4 and 5 games."""
-    specs = step_specs([MixedGame(KuhnPoker()), MixedGame(Nim())], 9, 1, 0, repeats=3)
+    specs = step_specs([(KuhnPoker(), 1.0), (Nim(), 1.0)], 9, 1, 0, repeats=3)
     games = Counter((game.name, spec.task.id) for game, spec in specs)
     assert set(games.values()) == {3}
     assert Counter(name for name, _ in games) == {"kuhn_poker": 2, "nim": 1}
@@ -119,13 +119,13 @@ def test_a_mix_is_shared_out_in_whole_groups() -> None:
 
 def test_groups_stay_whole_where_there_are_fewer_tasks_than_groups() -> None:
     """Ten groups of four on six deals: four deals have two groups."""
-    specs = step_specs([MixedGame(KuhnPoker(hands=6))], 40, 1, 0, repeats=4)
+    specs = step_specs([(KuhnPoker(hands=6), 1.0)], 40, 1, 0, repeats=4)
     assert sorted(Counter(spec.task.id for _, spec in specs).values()) == [4, 4, 8, 8, 8, 8]
     assert len({spec.id for _, spec in specs}) == len({spec.seed for _, spec in specs}) == 40
 
 
 def test_a_group_meets_one_opponent_in_one_seat_whatever_is_left_to_play() -> None:
-    specs = [spec for _, spec in step_specs([MixedGame(KuhnPoker())], 160, 1, 0, repeats=4)]
+    specs = [spec for _, spec in step_specs([(KuhnPoker(), 1.0)], 160, 1, 0, repeats=4)]
     weights = {"self": 1.0, "start": 1.0, "bot:random": 1.0}
     pairs = draw_opponents(specs, "policy", weights)
     assert len(pairs) == 5  # itself, and two others in either seat

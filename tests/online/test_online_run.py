@@ -36,7 +36,7 @@ from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 from spag.learning.worker import run_job
 from spag.models.loading import load_model, load_tokenizer
-from spag.rollout.matchmaking import MixedGame, step_specs
+from spag.rollout.matchmaking import step_specs
 from spag.rollout.runner import play_together
 from spag.rollout.steps import StepPlayer
 from spag.storage.episodes import read_episodes
@@ -126,7 +126,7 @@ def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) 
     )
     policy, tokenizer = load_model(str(model), dtype="float32", device="cpu"), load_tokenizer(str(model))
     games = {game.id: game for game in read_episodes(tmp_path / "run" / PHASE / "episodes" / "step-00001.jsonl")}
-    specs = step_specs([MixedGame(KuhnPoker())], 12, 1, 0)
+    specs = step_specs([(KuhnPoker(), 1.0)], 12, 1, 0)
     samples = Reinforce(ReinforceSettings(baseline_decay=1)).credit(
         [games[spec.id] for _, spec in specs], KuhnPoker(), "policy"
     )
@@ -405,14 +405,12 @@ def test_a_kl_term_that_begins_at_nothing_has_its_reference(model: Path, tmp_pat
 
 
 def test_every_task_is_played_before_any_is_played_again() -> None:
-    specs = step_specs([MixedGame(KuhnPoker(hands=6))], 15, 3, 7)
+    specs = step_specs([(KuhnPoker(hands=6), 1.0)], 15, 3, 7)
     tasks = [spec.task.id for _, spec in specs]
     assert len(set(tasks[:6])) == 6 and set(tasks[6:12]) == set(tasks[:6])
     assert len({spec.id for _, spec in specs}) == len({spec.seed for _, spec in specs}) == 15
     assert (
-        specs
-        == step_specs([MixedGame(KuhnPoker(hands=6))], 15, 3, 7)
-        != step_specs([MixedGame(KuhnPoker(hands=6))], 15, 4, 7)
+        specs == step_specs([(KuhnPoker(hands=6), 1.0)], 15, 3, 7) != step_specs([(KuhnPoker(hands=6), 1.0)], 15, 4, 7)
     )
 
 

@@ -30,7 +30,7 @@ from spag.learning.worker import run_job
 from spag.models.loading import load_model, load_tokenizer, save_model
 from spag.models.saved import saved_weights
 from spag.rollout import steps
-from spag.rollout.matchmaking import MixedGame, draw_opponents
+from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.opponents import FADE, OpponentResults, Opponents, by_results
 from spag.rollout.runner import Player, game_specs
 from spag.rollout.steps import StepPlayer
@@ -87,7 +87,7 @@ class BotPlayer(StepPlayer):
 def test_a_step_that_two_processes_began_can_end_with_one(tmp_path: Path, cut: int) -> None:
     def player(rank: int, processes: int) -> StepPlayer:
         settings, model = ReinforceSettings(games=8), ModelConfig(name="bot:random")
-        return BotPlayer(tmp_path, [MixedGame(KUHN)], model, EngineConfig(), settings, 0, rank, processes)
+        return BotPlayer(tmp_path, [(KUHN, 1.0)], model, EngineConfig(), settings, 0, rank, processes)
 
     for rank in range(2):
         with player(rank, 2) as playing:
@@ -139,7 +139,7 @@ def test_a_step_may_meet_one_opponent_beside_itself() -> None:
 def test_a_role_that_alone_is_trained_is_the_seat_of_the_policy(tmp_path: Path) -> None:
     specs = game_specs(KUHN.tasks(Split.TRAIN, 24, 0), 2, 0)
     settings = ReinforceSettings.model_validate({"roles": "player_1"})
-    player = StepPlayer(tmp_path, [MixedGame(KUHN)], ModelConfig(), EngineConfig(), settings, 0)
+    player = StepPlayer(tmp_path, [(KUHN, 1.0)], ModelConfig(), EngineConfig(), settings, 0)
     pairs = draw_opponents(specs, "policy", {"bot:random": 1.0}, player.seats(KUHN))
     assert [pairing.players for pairing in pairs] == [("bot:random", "policy")]
     both = draw_opponents(specs, "policy", {"bot:random": 1.0})
@@ -280,7 +280,7 @@ def test_a_step_s_record_and_progress_name_opponents_as_the_next_draw_does() -> 
     """Which with ``overlap`` is of a later step: the games of those before it are drawn, or even played."""
     source = object.__new__(SelfplaySource)
     source.settings = ReinforceSettings.model_validate({"opponents": POOL, "snapshot_every": 2, "overlap": 1})
-    source.player = StepPlayer(Path(), [MixedGame(KUHN)], ModelConfig(), EngineConfig(), source.settings, 0)
+    source.player = StepPlayer(Path(), [(KUHN, 1.0)], ModelConfig(), EngineConfig(), source.settings, 0)
     source.player.opponents = opponents([], [], overlap=1)
     shares = {row["opponent"]: row["share"] for row in source._ratings(2)}
     assert shares == {"bot:equilibrium": 0.25, "snapshot-2": 0.25}
@@ -291,7 +291,7 @@ def test_a_step_s_record_and_progress_name_opponents_as_the_next_draw_does() -> 
 
 def test_the_progress_of_a_mix_names_the_games() -> None:
     source = object.__new__(SelfplaySource)
-    mix = [MixedGame(KUHN), MixedGame(get("nim"))]
+    mix = [(KUHN, 1.0), (get("nim"), 1.0)]
     source.player = StepPlayer(Path(), mix, ModelConfig(), EngineConfig(), ReinforceSettings(), 0)
     source.figures = {"kuhn_poker/player_0/reward": 0.5, "nim/player_0/reward": -1, "nim/games": 3}
     source.watch = object.__new__(CollapseWatch)

@@ -35,7 +35,7 @@ from spag.learning.worker import run_job
 from spag.models.adapters import use_adapter
 from spag.models.identity import weights_digest
 from spag.models.loading import load_adapters, load_model, load_tokenizer
-from spag.rollout.matchmaking import MixedGame, step_specs
+from spag.rollout.matchmaking import step_specs
 from spag.rollout.runner import Player, game_specs, play
 from spag.runs.layout import trained_models
 from spag.storage.episodes import read_episodes
@@ -173,7 +173,7 @@ def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path
     ]
     train_here(config_for(model, *PER_ROLE, *some), tmp_path)
     games = {game.id: game for game in read_episodes(tmp_path / PHASE / "episodes" / "step-00001.jsonl")}
-    samples = samples_of([games[spec.id] for _, spec in step_specs([MixedGame(KUHN)], 12, 1, 0)])
+    samples = samples_of([games[spec.id] for _, spec in step_specs([(KUHN, 1.0)], 12, 1, 0)])
     assert {sample.role for sample in samples} == set(ROLES)
     for role, name in zip(ROLES, NAMES, strict=True):
         folder = tmp_path / PHASE / "start" / name

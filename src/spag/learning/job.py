@@ -11,7 +11,7 @@ from spag.algorithms.base import Algorithm
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import OfflineSettings, UpdateSettings
 from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConfig, PlannedEngine
-from spag.rollout.matchmaking import MixedGame
+from spag.games.base import Game
 from spag.rollout.provenance import game_record
 from spag.storage.home import expanded
 from spag.storage.store import file_digest
@@ -50,21 +50,20 @@ class TrainingJob(BaseModel, frozen=True):
         return get(self.phase.algorithm)
 
     @cached_property
-    def mix(self) -> list[MixedGame]:
-        """The games of online steps."""
-        is_online = isinstance(self.settings, OnlineSettings)
-        return [MixedGame(game, weight) for game, weight in self.phase.mix(self.game)] if is_online else []
+    def mix(self) -> list[tuple[Game, float]]:
+        """The games of online steps, with their weights."""
+        return self.phase.mix(self.game) if isinstance(self.settings, OnlineSettings) else []
 
     @property
     def roles(self) -> list[str]:
         """Every ``GAME/ROLE`` of online games."""
-        return [f"{part.game.name}/{role}" for part in self.mix for role in part.game.roles]
+        return [f"{game.name}/{role}" for game, _ in self.mix for role in game.roles]
 
     @property
     def identity(self) -> Any:
         """Everything that the samples depend on besides the phase's options; state of another is not resumed."""
         if not isinstance(settings := self.settings, OfflineSettings):
-            return [[part.game.name, part.weight, game_record(part.game)] for part in self.mix]
+            return [[game.name, weight, game_record(game)] for game, weight in self.mix]
         files = [*self.files, *([settings.sft_data] if settings.sft_data else [])]
         digests = [file_digest(path) for path in files]
         about = [digests, self.credit_seed, self.learner, self.limit, self.teacher]

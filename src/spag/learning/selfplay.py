@@ -127,8 +127,8 @@ class SelfplaySource(Source):
             with self._timed("evaluate_s"), policy.final():
                 self.player.update_weights(policy.weights())
                 self._holds = None
-                for part in self.player.mix if self.is_first else ():
-                    self._evaluate(step, part.game, policy)
+                for game, _ in self.player.mix if self.is_first else ():
+                    self._evaluate(step, game, policy)
                 self.player.rest()
         row |= self.seconds
         if self.opponents is not None:
@@ -152,7 +152,7 @@ class SelfplaySource(Source):
     def _shown(self, metric: str) -> str:
         """Return the name of a metric, ``GAME/ROLE/FIGURE`` or of the whole step, with the game only in a mix."""
         game, _, own = metric.partition("/")
-        titles = {part.game.name: part.game.title for part in self.player.mix}
+        titles = {played.name: played.title for played, _ in self.player.mix}
         return f"{titles[game]}: {own}" if own and len(titles) > 1 else own or metric
 
     def _stops(self, step: int, row: Row) -> bool:
@@ -223,7 +223,7 @@ class SelfplaySource(Source):
     def _ratings(self, step: int) -> list[Row]:
         """Return the policy's results against each opponent after ``step``, and its share of the next step's draws."""
         found: list[Row] = []
-        for game in (part.game for part in self.player.mix):
+        for game, _ in self.player.mix:
             shares = self.player.opponents.weights(step + 1 + self.settings.overlap, game)
             for name, result in sorted(self.player.opponents.results(step, game, shares).items()):
                 figures = {"games": result.met, "score": result.score, "rating": result.rating}

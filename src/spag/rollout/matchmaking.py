@@ -18,14 +18,6 @@ from spag.rollout.runner import GameSpec, game_specs
 
 
 @dataclass(frozen=True, slots=True)
-class MixedGame:
-    """A game of the mix and its weight relative to the others."""
-
-    game: Game
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Pairing:
     """The players of a match by name, in the order of the game's roles."""
 
@@ -56,18 +48,18 @@ def match_specs(pairing: Pairing, tasks: Sequence[Task], seed: int) -> list[Game
 
 
 def step_specs(
-    mix: Sequence[MixedGame], count: int, step: int, seed: int, repeats: int = 1
+    mix: Sequence[tuple[Game, float]], count: int, step: int, seed: int, repeats: int = 1
 ) -> list[tuple[Game, GameSpec]]:
     """Return the ``count`` games of a step in order, in groups of ``repeats`` games on one task against one opponent;
-    ``repeats`` divides ``count``. Each step draws new tasks; a game with fewer tasks than groups uses each several
-    times.
+    ``repeats`` divides ``count``. ``mix``: the games with their weights. Each step draws new tasks; a game with fewer
+    tasks than groups uses each several times.
     """
-    shares = groups_by_weight([part.weight for part in mix], count // repeats)
+    shares = groups_by_weight([weight for _, weight in mix], count // repeats)
     found = []
-    for part, groups in zip(mix, shares, strict=True):
-        drawn = derive_seed(seed, "online", step, part.game.name)
-        for spec in training_specs(part.game, groups, drawn, repeats):
-            found.append((part.game, replace(spec, id=f"{step}/{part.game.name}/{spec.id}")))
+    for (game, _), groups in zip(mix, shares, strict=True):
+        drawn = derive_seed(seed, "online", step, game.name)
+        for spec in training_specs(game, groups, drawn, repeats):
+            found.append((game, replace(spec, id=f"{step}/{game.name}/{spec.id}")))
     return found
 
 

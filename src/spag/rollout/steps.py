@@ -25,7 +25,7 @@ from spag.engines.opening import open_copies, open_player
 from spag.engines.players import Kind, identity_of, kind_of
 from spag.games.base import Game
 from spag.models.saved import saved_weights
-from spag.rollout.matchmaking import MixedGame, Pairing, draw_opponents, step_specs
+from spag.rollout.matchmaking import Pairing, draw_opponents, step_specs
 from spag.rollout.opponents import Opponents
 from spag.rollout.provenance import Provenance, game_record
 from spag.rollout.runner import GameSpec, PlayStats, play_together
@@ -67,12 +67,13 @@ def step_of_weights(recorded: str) -> int:
 class StepPlayer:
     """The engines of this process, and their games. Use as a context manager.
 
-    ``policy``: the model whose weights ``update_weights`` replaces. ``rank`` of ``world_size``: this process's share.
+    ``mix``: the games with their weights. ``policy``: the model whose weights ``update_weights`` replaces. ``rank`` of
+    ``world_size``: this process's share.
     ``stopped``: set by another thread to end play; unfinished games are dropped.
     """
 
     folder: Path
-    mix: Sequence[MixedGame]
+    mix: Sequence[tuple[Game, float]]
     policy: ModelConfig
     engine: EngineConfig
     settings: OnlineSettings
@@ -93,9 +94,14 @@ class StepPlayer:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def first_game(self) -> Game:
+        """One of the mix, to ask for engines that play all of them."""
+        return self.mix[0][0]
+
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         """Give the engine of the player ``name`` new weights."""
-        engine = self._engine(name, self.mix[0].game)
+        engine = self._engine(name, self.first_game)
         if self.settings.overlap:  # shared ones would change while it plays
             engine.update_weights(weights)
         else:

@@ -49,7 +49,7 @@ class RayStepPlayer(StepPlayer):
 
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         if self._actors is not None:
-            self._actors.update_weights(weights, _key(self.mix[0].game, name), steady=not self.settings.overlap)
+            self._actors.update_weights(weights, _key(self.first_game, name), steady=not self.settings.overlap)
 
     def rest(self) -> None:
         super().rest()
@@ -85,7 +85,7 @@ class RayStepPlayer(StepPlayer):
         own = StepPlayer(self.folder, self.mix, models[POLICY], engine, self.settings, self.seed)
         in_flight = self.engine.games_in_flight(len(models_of(models)))
         opener = partial(_open_players, own, models)
-        job = PlayJob(opener, self.mix[0].game, in_flight, gpus, endpoint_environment(models.values()))
+        job = PlayJob(opener, self.mix[0][0], in_flight, gpus, endpoint_environment(models.values()))
         cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
         players = RayPlayers(job, cluster, self._stack, logger.info, most=count)
         if "num_gpus" not in players.resources:
@@ -93,7 +93,7 @@ class RayStepPlayer(StepPlayer):
         if isinstance(end, str):
             log_refusal(end)
         else:
-            players.group = EngineGroup(end, _key(self.mix[0].game, POLICY), self.cluster.deadline)
+            players.group = EngineGroup(end, _key(self.first_game, POLICY), self.cluster.deadline)
         return players
 
 
@@ -102,7 +102,7 @@ def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: Exi
     here = {name: fetch(model, cache_folder()) for name, model in models.items()}
     own = stack.enter_context(replace(own, policy=here[POLICY]))
     opened_as = {name: name if name in OF_THE_POLICY else model.name for name, model in here.items()}
-    return {_key(part.game, name): own.player(opened_as[name], part.game) for part in own.mix for name in models}
+    return {_key(game, name): own.player(opened_as[name], game) for game, _ in own.mix for name in models}
 
 
 def _key(game: Game, name: str) -> str:
