@@ -15,15 +15,14 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
-from spag.core.errors import ConfigError, EngineError, SpagError, first_line
-from spag.engines.base import RequestError
+from spag.core.errors import ConfigError, EngineError
 from spag.games.base import Game
 from spag.rollout.ray.connection import connected, nodes
-from spag.rollout.ray.group import EngineGroup
+from spag.rollout.ray.group import EngineGroup, reason_of_loss
 from spag.rollout.ray.queue import GameQueue
 from spag.rollout.ray.weights import NewWeights
 from spag.rollout.ray.worker import PlayJob, PlayWorker
@@ -204,15 +203,8 @@ class RayPlayers:
         """Take one result of a worker, submit its next calls, and return the games it finished."""
         try:
             answer = ray.get(worker.calls.popleft())
-        except RayTaskError as error:
-            if isinstance(error.cause, EngineError) and not isinstance(error.cause, RequestError):
-                self._replace(worker, first_line(error.cause))
-                return []
-            if isinstance(error.cause, SpagError):
-                raise error.cause from None  # a model or a prompt that fails on one node fails on all
-            raise
         except RayError as error:
-            self._replace(worker, f"{type(error).__name__}: {first_line(error, 150)}")
+            self._replace(worker, reason_of_loss(error))
             return []
         worker.last_seen = time.monotonic()
         episodes = []

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from spag.core.errors import EngineError, first_line
-from spag.engines.base import GroupPlace
+from spag.core.errors import EngineError, SpagError, first_line
+from spag.engines.base import GroupPlace, RequestError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,7 +123,7 @@ class EngineGroup:
                 try:
                     found.given[number] = ray.get(call)
                 except RayError as lost:
-                    found.lost[number] = _reason(lost)
+                    found.lost[number] = reason_of_loss(lost)
             if found.refusal or (here.done() and here.exception()):
                 until = min(until, time.monotonic() + _GRACE_S)
         found.lost.update(dict.fromkeys(waiting.values(), "no answer in time to new weights"))
@@ -161,9 +161,12 @@ def _free_address() -> tuple[str, int]:
         return address, int(server.getsockname()[1])
 
 
-def _reason(error: RayError) -> str:
-    if isinstance(error, RayTaskError):
-        if not isinstance(error.cause, EngineError):
-            raise error
+def reason_of_loss(error: RayError) -> str:
+    """Return why an actor is lost: its process or its engine has ended. Raises any other error: a model or a prompt
+    that fails on one node fails on all.
+    """
+    if not isinstance(error, RayTaskError):
+        return f"{type(error).__name__}: {first_line(error, 150)}"
+    if isinstance(error.cause, EngineError) and not isinstance(error.cause, RequestError):
         return first_line(error.cause)
-    return f"{type(error).__name__}: {first_line(error, 150)}"
+    raise (error.cause if isinstance(error.cause, SpagError) else error) from None
