@@ -92,6 +92,6 @@ def tokenize(
     return TokenizedRequest(request, tokenizer, style, prompt, len(prompt) < len(ids), opening, refusal)
 
 
-def longest_text(max_length: int, positions: int | None) -> int:
+def context_length(max_length: int, positions: int | None) -> int:
     """Return the longest prompt and reply together, in tokens; ``positions`` are those of the model, if known."""
     return min(max_length, positions or max_length)

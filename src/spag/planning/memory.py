@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 
 from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import EngineConfig
-from spag.engines.prompts import longest_text
+from spag.engines.prompts import context_length
 from spag.planning.specs import GIB, ModelShape
 
 CHUNK, CHUNK_ON_GPU = 128, 1024
@@ -165,7 +165,7 @@ def play_memory(
     for one text of ``engine.max_length``, or of as many tokens as a model has positions, and fills the rest of its
     share of the GPU.
     """
-    most, gpus = longest_text(engine.max_length, shape.positions), engine.tensor_parallel if vllm else 1
+    most, gpus = context_length(engine.max_length, shape.positions), engine.tensor_parallel if vllm else 1
     tokens = most if vllm else engine.concurrency * (longest // SLOT + 1) * SLOT
     weights, cache = models * number * shape.parameters / gpus, models * tokens * shape.kv_bytes(number, gpus)
     logits = 0.0 if vllm else models * KNOWN * number * shape.vocab

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, Engine, Request, RequestError
-from spag.engines.prompts import longest_text
+from spag.engines.prompts import context_length
 from spag.engines.thread import ModelThread
 from spag.models.tokens import PromptStyle, chat_text, encode_prompt
 from spag.serve.requests import NO_ROOM, Asked, CompletionAsked, RefusedError
@@ -103,4 +103,4 @@ def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> EndpointM
     def opened() -> Engine:
         return TransformersEngine(weights, tokenizer, style=style, concurrency=engine.concurrency)
 
-    return EndpointModel(name, style, tokenizer, longest_text(engine.max_length, positions), opened)
+    return EndpointModel(name, style, tokenizer, context_length(engine.max_length, positions), opened)

@@ -6,7 +6,7 @@ from typing import Any
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
-from spag.engines.prompts import longest_text
+from spag.engines.prompts import context_length
 from spag.engines.vllm.setup import max_lora_rank, most_at_once, placement, step_tokens, visible_gpus
 from spag.models.finding import read_adapter, resolve_model
 from spag.serve.guard import TOKEN_VARIABLE, TokenGuard
@@ -32,7 +32,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     copies = len(placement(engine, first.device or "cuda", visible_gpus()))
     config = load_config(folder, trust_remote_code=first.trust_remote_code)
     positions = getattr(config, "max_position_embeddings", None)  # vLLM refuses longer texts
-    length, requests = longest_text(engine.max_length, positions), most_at_once(engine.concurrency, copies)
+    length, requests = context_length(engine.max_length, positions), most_at_once(engine.concurrency, copies)
     options: dict[str, Any] = {
         "served-model-name": [name for name in found if name not in adapters] or bases,
         "host": host,

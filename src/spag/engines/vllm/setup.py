@@ -15,7 +15,7 @@ from typing import Any
 
 from spag.config.schema import EngineConfig, PlannedEngine
 from spag.core.errors import ConfigError
-from spag.engines.prompts import longest_text
+from spag.engines.prompts import context_length
 from spag.models.finding import Adapter
 
 TYPICAL_FILL = 0.25
@@ -183,7 +183,7 @@ def engine_arguments(
     ``model_positions`` is the model's context length, if known; ``token_bytes`` is the size of one token in the cache,
     and ``free_bytes`` the free memory (both only for the CPU's cache).
     """
-    engine, length = settings.engine, longest_text(settings.engine.max_length, model_positions)
+    engine, length = settings.engine, context_length(settings.engine.max_length, model_positions)
     by_nccl = engine.nccl and not (settings.on_cpu or settings.adapters)  # those go other ways
     arguments: dict[str, Any] = {
         "model": settings.model,
