@@ -63,7 +63,7 @@ def by_hand(url: str, calls: int) -> Reading:
 
 async def _by_hand(url: str, calls: int) -> Reading:
     start = TABOO.start(TABOO.tasks(Split.TRAIN, 1, seed=0)[0], seed=0)
-    prompt = next_request("", TABOO, start, 0, 0, SamplingConfig()).prompt
+    prompt = next_request("", TABOO, start, 0, SamplingConfig()).prompt
     gate = asyncio.Semaphore(IN_FLIGHT)
     async with openai.AsyncOpenAI(api_key="none", base_url=url) as client:
 

@@ -110,11 +110,11 @@ def rounds(engine: Engine, games: int, game: EndlessTaboo, sampling: SamplingCon
     """Play games in step: all first utterances, once all are there the second ones, and so on. Yields tokens a second
     of each round.
     """
-    states = {task.id: game.start(task, 0) for task in game.some_tasks(games)}
+    states = {task.id: game.start(task, random.getrandbits(62)) for task in game.some_tasks(games)}
     for _ in range(2 * game.max_turns):
         began, done, tokens = time.perf_counter(), 0, 0
         for word, state in states.items():
-            engine.submit(next_request(word, game, state, random.getrandbits(62), 0, sampling))
+            engine.submit(next_request(word, game, state, 0, sampling))
         while done < games:
             for completion in engine.poll():
                 done += 1

@@ -78,7 +78,7 @@ class Opponent(AbstractContextManager["Opponent"]):
         return [said[at] for at in range(len(states))]
 
     def _ask(self, state: State, attempt: int) -> Reply:
-        request = next_request(str(next(self._ids)), self.game, state, state.seed, attempt, self.sampling)
+        request = next_request(str(next(self._ids)), self.game, state, attempt, self.sampling)
         with self._reopening:
             if self._thread.problem is not None:
                 self._thread = ModelThread(self.open_engine)

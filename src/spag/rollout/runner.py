@@ -77,7 +77,7 @@ def game_specs(tasks: Iterable[Task], repeats: int, seed: int) -> list[GameSpec]
     ]
 
 
-def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sampling: SamplingConfig) -> Request:
+def next_request(id: str, game: Game, state: State, attempt: int, sampling: SamplingConfig) -> Request:
     """Return the request to the player to move. Game seed, position and attempt determine the draw."""
     role = game.to_move(state)
     assert role is not None
@@ -86,7 +86,7 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
         id=id,
         prompt=game.prompt(observation),
         sampling=sampling,
-        seed=derive_seed(seed, len(state.history), attempt),
+        seed=derive_seed(state.seed, len(state.history), attempt),
         stop=game.stop_strings(),
         observation=observation,
         role=f"{game.name}/{role}",
@@ -206,8 +206,8 @@ class Runner:
     def _submit(self, running: _Running) -> None:
         role = self.game.to_move(running.state)
         assert role is not None
-        player, spec = running.players[role], running.spec
-        request = next_request(spec.id, self.game, running.state, spec.seed, running.attempt, player.sampling)
+        player = running.players[role]
+        request = next_request(running.spec.id, self.game, running.state, running.attempt, player.sampling)
         player.engine.submit(request)
         running.player, running.request = player, request
         self._pending[id(player.engine)] += 1

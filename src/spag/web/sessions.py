@@ -168,7 +168,7 @@ class WebMatch:
         if self.is_over or self.is_humans_move or self.reply is not None:
             return
         name = f"{self.id}-{len(self.state.history)}-{self.attempt}"
-        request = next_request(name, self.game, self.state, self.state.seed, self.attempt, self.sampling)
+        request = next_request(name, self.game, self.state, self.attempt, self.sampling)
         try:
             self.reply = self.models.get(self.opponent).ask(request)
         except SpagError as error:
