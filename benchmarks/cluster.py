@@ -73,8 +73,9 @@ def measure(workers: int, path: Path) -> Growth:
     began: list[float] = []
 
     def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
-        job = PlayJob(players, GAME)
-        for batch in RayPlayers(job, cluster, stack, lambda _: None, most=len(left)).play(left, stats):
+        job = PlayJob(players)
+        workers = RayPlayers(job, cluster, stack, lambda _: None, most=len(left))
+        for batch in workers.play(left, stats, GAME, {role: role for role in GAME.roles}):
             now = time.monotonic()
             began.append(time.process_time())
             for episode in batch:

@@ -10,8 +10,9 @@ from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats, game_specs
 from spag.rollout.writer import PlaySummary, collect_episodes
-from taboo_games import TABOO, task_of
+from taboo_games import ROLES, TABOO, task_of
 
+CAST = {role: role for role in ROLES}
 SPECS = game_specs(map(task_of, ["river", "bread", "piano", "garden", "window", "winter"]), 10, seed=3)
 
 
@@ -23,6 +24,6 @@ def play_into(
     with ExitStack() as stack:
 
         def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
-            return RayPlayers(job, config, stack, print, most=len(left)).play(left, stats)
+            return RayPlayers(job, config, stack, print, most=len(left)).play(left, stats, TABOO, CAST)
 
         return collect_episodes(path, specs, play_them, TABOO)

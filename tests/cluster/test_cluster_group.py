@@ -30,7 +30,7 @@ from spag.rollout.ray import group
 from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.group import EngineGroup
 from spag.rollout.ray.worker import PlayJob
-from spag.rollout.runner import Player, game_specs
+from spag.rollout.runner import Player, PlayStats, game_specs
 from taboo_games import ROLES, TABOO, task_of
 
 pytestmark = [
@@ -38,6 +38,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:Tip. In future versions of Ray:FutureWarning"),
 ]
+CAST = {role: role for role in ROLES}
 SPECS = game_specs([task_of("river"), task_of("bread")], 3, seed=5)
 SMALL = 2000  # bytes of a buffer, at both ends: several for a tiny model
 Weights = dict[str, torch.Tensor]
@@ -69,13 +70,13 @@ class Actors:
     def __init__(self, cluster: Cluster, opener: Opener, model: Path, stack: ExitStack) -> None:
         self.notes: list[str] = []
         config = ClusterConfig(address=cluster.address, workers=2, lease=1, deadline=240.0)
-        self.players = RayPlayers(PlayJob(opener, TABOO), config, stack, self.notes.append)
+        self.players = RayPlayers(PlayJob(opener), config, stack, self.notes.append)
         version, _ = installed_vllm() or ("", False)
         end = WeightBroadcast(ModelConfig(name=str(model), dtype="float32"), torch.device("cpu"), version)
         self.players.group = EngineGroup(end, ROLES[0], config.deadline)
 
     def play(self) -> None:
-        games = [game.id for batch in self.players.play(SPECS) for game in batch]
+        games = [game.id for batch in self.players.play(SPECS, PlayStats(), TABOO, CAST) for game in batch]
         assert sorted(games) == sorted(spec.id for spec in SPECS)
 
     def update(self, weights: Weights, *, steady: bool = True) -> None:

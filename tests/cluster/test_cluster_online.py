@@ -36,6 +36,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:Tip. In future versions of Ray:FutureWarning"),
 ]
 KUHN = get("kuhn_poker")
+CAST = {role: role for role in ROLES}
 SPECS = game_specs([task_of("river"), task_of("bread")], 3, seed=5)
 Games = dict[str, Episode]
 
@@ -45,7 +46,8 @@ def by_id(episodes: Iterable[Episode]) -> Games:
 
 
 def play_there(players: RayPlayers, specs: Sequence[GameSpec] = SPECS, stats: PlayStats | None = None) -> Games:
-    games = by_id(episode for batch in players.play(specs, stats) for episode in batch)
+    batches = players.play(specs, stats or PlayStats(), TABOO, CAST)
+    games = by_id(episode for batch in batches for episode in batch)
     assert games.keys() == {spec.id for spec in specs}
     return games
 
@@ -70,7 +72,7 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
     assert all(before[name] != after[name] for name in before)
 
     config = ClusterConfig(address=cluster.address, workers=2, lease=1, deadline=60.0)
-    job = PlayJob(partial(learner, model_folder / "model.safetensors", tmp_path), TABOO)
+    job = PlayJob(partial(learner, model_folder / "model.safetensors", tmp_path))
     players = RayPlayers(job, config, stack, lambda note: None)
     stats = PlayStats()
     assert play_there(players, stats=stats) == before
@@ -95,28 +97,28 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
 
 
 def test_weights_change_only_between_plays(cluster: Cluster, stack: ExitStack) -> None:
-    job = PlayJob(chatting, TABOO)
+    job = PlayJob(chatting)
     players = RayPlayers(
         job, ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0), stack, lambda note: None
     )
-    batches = players.play(SPECS)
+    batches = players.play(SPECS, PlayStats(), TABOO, CAST)
     next(batches)
     with pytest.raises(EngineError, match="weights change only between plays"):
         players.update_weights({}, ROLES[0])
     assert list(batches)
     players.update_weights({}, ROLES[0])
     with pytest.raises(EngineError, match=r"lost without a finished game .*: ScriptedEngine takes no new weights"):
-        list(players.play(SPECS))
+        list(players.play(SPECS, PlayStats(), TABOO, CAST))
 
 
 def test_each_play_may_have_a_game_and_players_of_its_own(cluster: Cluster, stack: ExitStack) -> None:
     config = ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0)
-    players = RayPlayers(PlayJob(pair, TABOO), config, stack, lambda note: None)
+    players = RayPlayers(PlayJob(pair), config, stack, lambda note: None)
     specs = [GameSpec(f"k{number}", task, number) for number, task in enumerate(KUHN.tasks(Split.TRAIN, 4, 0))]
 
     def speakers(specs: Sequence[GameSpec], game: Game, first: str, second: str) -> set[tuple[str, str]]:
         cast = dict(zip(game.roles, (first, second), strict=True))
-        played = [episode for batch in players.play(specs, game=game, players=cast) for episode in batch]
+        played = [episode for batch in players.play(specs, PlayStats(), game, cast) for episode in batch]
         assert len(played) == len(specs) and {episode.game for episode in played} == {game.name}
         return {(said.role, said.content) for episode in played for said in episode.history}
 
@@ -141,10 +143,7 @@ def test_weights_go_to_the_engine_of_a_player() -> None:
     engines = [Learner(chatter), Learner(chatter)]
     worker = PlayWorker()
     worker.open(
-        PlayJob(
-            lambda stack: {role: Player(e, "m", SamplingConfig()) for role, e in zip(ROLES, engines, strict=True)},
-            TABOO,
-        )
+        PlayJob(lambda stack: {role: Player(e, "m", SamplingConfig()) for role, e in zip(ROLES, engines, strict=True)})
     )
     worker.update_weights(pack({"a": torch.zeros(1)}), ROLES[1])
     worker.update_weights(pack({"b": torch.zeros(1)}), ROLES[0])
@@ -162,7 +161,8 @@ def test_games_that_ended_before_an_engine_failed_are_returned() -> None:
             return super().poll()
 
     worker, engine = PlayWorker(), Failing(lambda request: "Hello.", concurrency=1)
-    worker.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engine, "m", SamplingConfig())), TABOO, in_flight=1))
+    worker.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engine, "m", SamplingConfig())), in_flight=1))
+    worker.assign(TABOO, CAST)
     episodes, _ = worker.advance(game_specs(map(task_of, ["river", "bread"]), 1, seed=3))
     assert [episode.task.data["target_word"] for episode in episodes] == ["river"]
     with pytest.raises(EngineError, match="gone"):
@@ -174,7 +174,7 @@ def test_workers_ask_the_driver_s_endpoint(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert endpoint_environment([ModelConfig(name="./here"), ModelConfig(name="bot:random")]) == {}
     given = endpoint_environment([ModelConfig(name="openai:m")])
-    job = PlayJob(chatting, TABOO, environment=given)
+    job = PlayJob(chatting, environment=given)
     assert "secret" not in repr(job)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1")
     monkeypatch.delenv("OPENAI_API_KEY")

@@ -31,7 +31,7 @@ from spag.rollout.ray.connection import connected
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import Player, play
 from spag.storage.episodes import read_episodes
-from taboo_games import ROLES, TABOO
+from taboo_games import ROLES
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = [
@@ -58,9 +58,7 @@ def when_played(path: Path, games: int, act: Callable[[], Any]) -> threading.Thr
 
 
 def test_the_games_are_those_of_one_machine(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
-    summary = play_into(
-        tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.01, together=3), TABOO)
-    )
+    summary = play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.01, together=3)))
     assert games_in(tmp_path / "e.jsonl") == alone
     assert len(opened(tmp_path)) == 3  # a worker a node
     assert summary.stats.utterances == sum(len(episode.history) for episode in alone.values())
@@ -84,7 +82,7 @@ def test_a_killed_worker_is_replaced(
         os.kill(opened(tmp_path)[0], signal.SIGKILL)
 
     killer = when_played(tmp_path / "e.jsonl", 5, kill)
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05), TABOO), workers=1)
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05)), workers=1)
     killer.join()
     assert games_in(tmp_path / "e.jsonl") == alone
     assert "was lost (" in capsys.readouterr().out
@@ -96,7 +94,7 @@ def test_a_killed_node_costs_no_game(
     cluster: Cluster, doomed: Any, alone: dict[str, Episode], tmp_path: Path, capsys: Capture
 ) -> None:
     killer = start(lambda: kill_in_play(cluster, doomed))
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05), TABOO))
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05)))
     killer.join()
     assert games_in(tmp_path / "e.jsonl") == alone
     said = capsys.readouterr().out
@@ -106,7 +104,7 @@ def test_a_killed_node_costs_no_game(
 
 @pytest.mark.long
 def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), TABOO), deadline=20.0)
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark")), deadline=20.0)
     assert (tmp_path / "mark").exists()
     assert games_in(tmp_path / "e.jsonl") == alone
 
@@ -114,7 +112,7 @@ def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Epis
 @pytest.mark.long
 def test_a_killed_driver_resumes(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
-    job = PlayJob(partial(scripted, tmp_path, 0.05), TABOO)
+    job = PlayJob(partial(scripted, tmp_path, 0.05))
     driver = forked.start(play_into, path, cluster.address, job)
     when_played(path, 7, driver.kill).join()
     assert forked.end(driver) == -signal.SIGKILL
@@ -130,22 +128,22 @@ def test_engines_that_fail_for_ever_end_the_play(cluster: Cluster, tmp_path: Pat
     with pytest.raises(
         EngineError, match="lost without a finished game between them; the last one: the endpoint is gone"
     ):
-        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(broken, TABOO), workers=2)
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(broken), workers=2)
 
 
 def test_a_model_that_is_not_there_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^nowhere: no such model$"):
-        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing, TABOO), workers=1)
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing), workers=1)
 
 
 def test_a_prompt_that_fits_no_engine_ends_the_play_at_once(cluster: Cluster, tmp_path: Path, capsys: Capture) -> None:
     with pytest.raises(RequestError, match="9,999 tokens"):
-        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(refusing, TABOO), workers=1)
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(refusing), workers=1)
     assert "was lost" not in capsys.readouterr().out
 
 
 def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path) -> None:
-    job, for_ever = (PlayJob(partial(scripted, tmp_path, latency_s), TABOO) for latency_s in (0.0, 600.0))
+    job, for_ever = (PlayJob(partial(scripted, tmp_path, latency_s)) for latency_s in (0.0, 600.0))
     blocker = forked.start(play_into, tmp_path / "b.jsonl", cluster.address, for_ever)
     try:
         wait_until(lambda: len(opened(tmp_path)) == 3)
@@ -158,7 +156,7 @@ def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path
 
 def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.address=127\.0\.0\.1:1: no Ray cluster answers there"):
-        play_into(tmp_path / "e.jsonl", "127.0.0.1:1", PlayJob(partial(scripted, tmp_path, 0.0), TABOO))
+        play_into(tmp_path / "e.jsonl", "127.0.0.1:1", PlayJob(partial(scripted, tmp_path, 0.0)))
 
 
 def test_a_ray_that_starts_too_slowly_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

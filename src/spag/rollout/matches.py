@@ -165,8 +165,9 @@ def _play_on_cluster(
     }
     in_flight = setup.engine.games_in_flight(len(match.models))
     opener = partial(_open_on_node, players, setup.game, setup.engine)
-    job = PlayJob(opener, setup.game, in_flight, gpus, endpoint_environment(one.model for one in players.values()))
-    return RayPlayers(job, cluster, stack, setup.reporter.note, most=len(left)).play(left, stats)
+    job = PlayJob(opener, in_flight, gpus, endpoint_environment(one.model for one in players.values()))
+    workers = RayPlayers(job, cluster, stack, setup.reporter.note, most=len(left))
+    return workers.play(left, stats, setup.game, {role: role for role in players})
 
 
 def _open_on_node(

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 _AHEAD = 2  # calls in flight on each worker
 _LOSSES = 3  # lost workers per slot without a finished game in between: play ends
 
-_Assignment = tuple[Game, Mapping[str, str] | None]
-"""A game, and the name of the player of each role (``None``: the role's name)."""
-
 
 class _Phase(Enum):
     """The state of a worker: its process starts (or waits for resources), its engines open, it plays."""
@@ -81,8 +78,7 @@ class RayPlayers:
         self.most_held = (job.in_flight or cluster.lease) + cluster.lease
         self.queue = GameQueue((), self.most_held)
         self.job = ray.put(job)
-        self._own: _Assignment = (job.game, None)
-        self._current: _Assignment = self._own
+        self._current: tuple[Game, Mapping[str, str]] | None = None  # the game, and the player of each role
         self.losses = 0
         self.workers: list[_PlayWorker] = []
         self.group: EngineGroup | None = None  # of engines that get new weights by NCCL
@@ -94,21 +90,18 @@ class RayPlayers:
         note(f"cluster: {count} workers, {self.needs} each, on {len(nodes())} nodes")
 
     def play(
-        self,
-        specs: Sequence[GameSpec],
-        stats: PlayStats | None = None,
-        *,
-        game: Game | None = None,
-        players: Mapping[str, str] | None = None,
+        self, specs: Sequence[GameSpec], stats: PlayStats, game: Game, players: Mapping[str, str]
     ) -> Iterator[list[Episode]]:
         """Yield every game once, grouped by arrival; ``stats`` gets the totals.
 
-        ``game`` is by default the job's; ``players`` names the opened player of each role, by default the one with the
-        role's name. Raises the errors of opening a model, and ``EngineError`` if engines are lost repeatedly without
-        finishing a game.
+        ``players`` names the opened player of each role. Raises the errors of opening a model, and ``EngineError`` if
+        engines are lost repeatedly without finishing a game.
         """
-        self.stats, self.losses = stats or PlayStats(), 0
-        self._assign((game or self._own[0], players))
+        self.stats, self.losses = stats, 0
+        if (game, players) != self._current:
+            self._current = game, players
+            for worker in self.workers:
+                worker.calls.append(worker.actor.assign.remote(game, players))
         self.queue = GameQueue(specs, self.most_held)
         for worker in self.workers:
             worker.last_seen = time.monotonic()  # replies have not been read since the last play
@@ -175,19 +168,13 @@ class RayPlayers:
             if not ready and all(worker.phase is not _Phase.PLAYING for worker in busy):
                 return
 
-    def _assign(self, assignment: _Assignment) -> None:
-        if assignment != self._current:
-            self._current = assignment
-            for worker in self.workers:
-                worker.calls.append(worker.actor.assign.remote(*assignment))
-
     def _start_worker(self) -> None:
         self._numbers += 1
         actor: Any = (
             ray.remote(PlayWorker).options(max_restarts=0, scheduling_strategy="SPREAD", **self.resources).remote()
         )
         calls = deque([actor.ready.remote(), actor.open.remote(self.job)])
-        if self._current is not self._own:
+        if self._current is not None:
             calls.append(actor.assign.remote(*self._current))
         calls.extend(actor.update_weights.remote(update.hold(), update.player) for update in self._updates)
         self.workers.append(_PlayWorker(self._numbers, actor, calls))

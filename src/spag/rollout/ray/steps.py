@@ -68,7 +68,7 @@ class RayStepPlayer(StepPlayer):
         assert self._actors is not None  # the other processes play nothing
         for pairing, specs in matches.items():
             keys = {role: _key(game, opponent_group(name)) for role, name in pairing.by_role(game.roles).items()}
-            yield from self._actors.play(specs, stats, game=game, players=keys)
+            yield from self._actors.play(specs, stats, game, keys)
 
     def _open(self) -> RayPlayers:
         """Start the actors. On a cluster without GPUs, training processes get shares of the cores like actors."""
@@ -85,7 +85,7 @@ class RayStepPlayer(StepPlayer):
         own = StepPlayer(self.folder, self.mix, models[POLICY], engine, self.settings, self.seed)
         in_flight = self.engine.games_in_flight(len(models_of(models)))
         opener = partial(_open_players, own, models)
-        job = PlayJob(opener, self.mix[0][0], in_flight, gpus, endpoint_environment(models.values()))
+        job = PlayJob(opener, in_flight, gpus, endpoint_environment(models.values()))
         cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
         players = RayPlayers(job, cluster, self._stack, logger.info, most=count)
         if "num_gpus" not in players.resources:

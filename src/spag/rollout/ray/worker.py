@@ -28,12 +28,11 @@ BEAT_S = 0.2
 class PlayJob:
     """The job of every worker.
 
-    ``open_players`` returns the players of ``game`` by role, or by any name if plays assign players to roles. ``gpus``:
-    how many one worker needs, if the cluster has any. ``environment``: the driver's variables that name an endpoint.
+    ``open_players`` returns players by name; plays assign them to roles. ``gpus``: how many one worker needs, if the
+    cluster has any. ``environment``: the driver's variables that name an endpoint.
     """
 
     open_players: Callable[[ExitStack], Mapping[str, Player]]
-    game: Game
     in_flight: int | None = None
     gpus: int = 0
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the key
@@ -58,11 +57,10 @@ class PlayWorker:
         """Open the engines. Raises ``SpagError``."""
         os.environ.update(job.environment)
         self._opened, self._in_flight = job.open_players(self._stack), job.in_flight
-        self.assign(job.game, None)
 
-    def assign(self, game: Game, names: Mapping[str, str] | None) -> None:
-        """Play ``game`` from now on; ``names``: each role's opened player, else the one with the role's name."""
-        self._players = self._opened if names is None else {role: self._opened[name] for role, name in names.items()}
+    def assign(self, game: Game, names: Mapping[str, str]) -> None:
+        """Play ``game`` from now on; ``names``: each role's opened player."""
+        self._players = {role: self._opened[name] for role, name in names.items()}
         self._runner = Runner(game, PlayStats(), self._in_flight or total_concurrency(self._players))
 
     def advance(self, specs: Sequence[GameSpec]) -> tuple[list[Episode], PlayStats]:
