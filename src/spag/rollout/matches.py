@@ -16,7 +16,7 @@ from spag.engines.players import Kind, PlayerConfig, endpoint_environment, gpus_
 from spag.games.base import Game
 from spag.models.finding import cache_folder
 from spag.rollout.matchmaking import Pairing
-from spag.rollout.provenance import Provenance, check_games, game_record
+from spag.rollout.provenance import check_games, game_record
 from spag.rollout.ray import require_ray
 from spag.rollout.runner import GameSpec, PlayStats, play_together
 from spag.rollout.writer import PlaySummary, collect_episodes
@@ -72,20 +72,19 @@ def play_matches(
     with lock_file(path):
         models = dict.fromkeys(player.model for match in matches for player in match.players.values())
         identities = {model: identity_of(model) for model in models}
-        settings, wanted = game_record(setup.game), dict[str, tuple[GameSpec, Provenance]]()
+        settings, wanted = game_record(setup.game), dict[str, Episode]()
         for match in matches:
             infos = {
                 role: PlayerInfo(player.name, player.sampling.model_dump(), identities[player.model])
                 for role, player in match.players.items()
             }
-            wanted |= {spec.id: (spec, Provenance(settings, infos)) for spec in match.specs}
+            wanted |= {spec.id: spec.unplayed(setup.game, settings, infos) for spec in match.specs}
         check_games(path, wanted, setup.game, setup.reporter.note, force=force, keep_others=keep_others)
-        records = {id: record for id, (_, record) in wanted.items()}
         apart = setup.cluster.address is not None  # workers on a cluster open the players of one match
         summary = PlaySummary()
         with closing(KeptModels(models, setup.open_models)) as kept:
             for group in [[match] for match in matches] if apart else _groups(matches):
-                summary += _play_group(path, group, records, replace(setup, open_models=kept))
+                summary += _play_group(path, group, wanted, replace(setup, open_models=kept))
     if summary.overflows:
         setup.reporter.note(f"{path}: {summary.overflows} utterances are empty; their prompts filled the context")
     return summary
@@ -122,16 +121,14 @@ def make_matches(
     ]
 
 
-def _play_group(
-    path: Path, matches: Sequence[Match], records: Mapping[str, Provenance], setup: PlaySetup
-) -> PlaySummary:
+def _play_group(path: Path, matches: Sequence[Match], wanted: Mapping[str, Episode], setup: PlaySetup) -> PlaySummary:
     specs = [spec for match in matches for spec in match.specs]
     more = f" and {len(matches) - 1} more" if len(matches) > 1 else ""
     with ExitStack() as stack:
         apart = setup.cluster.address is not None
         play = partial(_play_on_cluster, stack, matches, setup) if apart else partial(_play_here, matches, setup)
         return collect_episodes(
-            path, specs, play, setup.game, records=records, reporter=setup.reporter, title=f"{matches[0].title}{more}"
+            path, specs, play, setup.game, records=wanted, reporter=setup.reporter, title=f"{matches[0].title}{more}"
         )
 
 

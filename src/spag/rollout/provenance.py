@@ -11,30 +11,21 @@ game even after a crash, and files may be moved, cut and joined.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from spag.algorithms.credit import prompt_digest
-from spag.core.episodes import Episode, PlayerInfo
+from spag.core.episodes import Episode
 from spag.core.errors import RunError
 from spag.games.base import Game
 from spag.games.registry import files_of, settings_of
-from spag.rollout.runner import GameSpec
 from spag.storage.disk import is_file_there
 from spag.storage.episodes import read_episodes
 from spag.storage.outputs import changes
 from spag.storage.store import file_digest, write_rows
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """What determines a game besides its task and seed: the game's settings, and the players by role."""
-
-    settings: Mapping[str, Any]
-    players: Mapping[str, PlayerInfo]
 
 
 def game_record(game: Game) -> dict[str, Any]:
@@ -50,14 +41,15 @@ def named_files(game: Game) -> dict[str, Path]:
 
 def check_games(
     path: Path,
-    wanted: Mapping[str, tuple[GameSpec, Provenance]],
+    wanted: Mapping[str, Episode],
     game: Game,
     note: Callable[[str], None],
     *,
     force: bool,
     keep_others: bool = False,
 ) -> None:
-    """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings.
+    """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings. ``wanted``
+    are games as ``GameSpec.unplayed`` returns them.
 
     Players get their names in ``wanted``: a phase added to a run may rename its models, and one file must not hold a
     learner under two names. With ``force``, other games are removed, and ``note`` receives how many; with
@@ -76,7 +68,7 @@ def check_games(
             first = first or f"{episode.id!r}: {', '.join(found)}"
             stale.add(number)
         else:
-            renamed |= _names(episode.players) != _names(wanted[episode.id][1].players)
+            renamed |= _names(episode) != _names(wanted[episode.id])
     if stale and not force:
         fix = "choose another --output, or let --force play them again"
         raise RunError(
@@ -84,7 +76,7 @@ def check_games(
         )
     if stale or renamed:
         kept = (one for number, one in enumerate(read_episodes(path, torn_ok=True)) if number not in stale)
-        named = (replace(one, players=wanted[one.id][1].players) if one.id in wanted else one for one in kept)
+        named = (replace(one, players=wanted[one.id].players) if one.id in wanted else one for one in kept)
         write_rows(path, named)
     if stale:
         note(f"{path}: removed {len(stale)} of {total} games that differ from the requested games, the first {first}")
@@ -100,35 +92,31 @@ def played_dtype(path: Path) -> str | None:
     return next((info.identity["dtype"] for info in infos if info.identity and "dtype" in info.identity), None)
 
 
-def _differences(episode: Episode, wanted: tuple[GameSpec, Provenance] | None, game: Game) -> list[str]:
+def _differences(episode: Episode, wanted: Episode | None, game: Game) -> list[str]:
     """Return the differences, as ``attacker.temperature was 1.2, is 0.7``; none if the game is the requested one."""
     if wanted is None:
         return ["not one of this call's tasks, repeats or pairings"]
-    spec, asked = wanted
-    had = _record(episode.game, episode.settings or {}, episode.players, episode.seed, episode.task.data)
-    task = msgspec.json.decode(msgspec.json.encode(spec.task.data))  # as in a row, with lists for tuples
-    now = _record(game.name, asked.settings, asked.players, spec.seed, task)
-    found = changes(had, now)
+    task = msgspec.json.decode(msgspec.json.encode(wanted.task.data))  # as in a row, with lists for tuples
+    found = changes(_record(episode), {**_record(wanted), "task": task})
     digest = episode.history[0].prompt_digest if episode.history else None
-    if digest is not None and not found and digest != (first := _first_prompt(spec, game)):
+    if digest is not None and not found and digest != (first := _first_prompt(wanted, game)):
         found.append(f"the hash of the first prompt was {digest!r}, is {first!r}")
     return found
 
 
-def _record(
-    game: str, settings: Mapping[str, Any], players: Mapping[str, PlayerInfo], seed: int | None, task: Mapping[str, Any]
-) -> dict[str, Any]:
+def _record(episode: Episode) -> dict[str, Any]:
     """Return what determines a game. A model's name does not: a folder may be moved."""
-    by_role = {role: {**info.sampling, **(info.identity or {})} for role, info in players.items()}
-    return {"seed": seed, "task": task, "game": {"name": game, **settings}, **by_role}
+    by_role = {role: {**info.sampling, **(info.identity or {})} for role, info in episode.players.items()}
+    about = {"name": episode.game, **(episode.settings or {})}
+    return {"seed": episode.seed, "task": episode.task.data, "game": about, **by_role}
 
 
-def _names(players: Mapping[str, PlayerInfo]) -> dict[str, str]:
-    return {role: info.model for role, info in players.items()}
+def _names(episode: Episode) -> dict[str, str]:
+    return {role: info.model for role, info in episode.players.items()}
 
 
-def _first_prompt(spec: GameSpec, game: Game) -> str:
-    state = game.start(spec.task, spec.seed)
+def _first_prompt(episode: Episode, game: Game) -> str:
+    state = episode.before(0)
     role = game.to_move(state)
     assert role is not None
     return prompt_digest(game.prompt(game.observe(state, role)))

@@ -27,7 +27,7 @@ from spag.games.base import Game
 from spag.models.saved import saved_weights
 from spag.rollout.matchmaking import Pairing, draw_opponents, step_specs
 from spag.rollout.opponents import Opponents
-from spag.rollout.provenance import Provenance, game_record
+from spag.rollout.provenance import game_record
 from spag.rollout.runner import GameSpec, PlayStats, play_together
 from spag.rollout.writer import collect_episodes
 from spag.storage.episodes import read_episodes
@@ -170,8 +170,8 @@ class StepPlayer:
         names = {name for pairing in matches for name in pairing.players}
         infos = {name: PlayerInfo(name, sampling, self._identity(name, played_by)) for name in names}
         records = {
-            spec.id: Provenance(settings, {role: infos[name] for role, name in pairing.by_role(game.roles).items()})
-            for pairing, specs in matches.items()
+            spec.id: spec.unplayed(game, settings, {role: infos[name] for role, name in by_role.items()})
+            for by_role, specs in ((pairing.by_role(game.roles), specs) for pairing, specs in matches.items())
             for spec in specs
         }
 

@@ -11,7 +11,6 @@ from spag.core.errors import RunError
 from spag.core.progress import Reporter, SilentReporter
 from spag.engines.base import FinishReason
 from spag.games.base import Game
-from spag.rollout.provenance import Provenance
 from spag.rollout.runner import GameSpec, PlayStats, Summable
 from spag.storage.disk import is_file_there
 from spag.storage.episodes import ROW_START, read_episodes
@@ -56,12 +55,12 @@ def collect_episodes(
     play_them: PlayThem,
     game: Game,
     *,
-    records: Mapping[str, Provenance] | None = None,
+    records: Mapping[str, Episode] | None = None,
     reporter: Reporter | None = None,
     title: str = "self-play",
 ) -> PlaySummary:
-    """Play every game of ``specs`` whose id is not yet in ``path``, appending each as it finishes, with its record of
-    ``records``, by id.
+    """Play every game of ``specs`` whose id is not yet in ``path``, appending each as it finishes, with the settings
+    and players of its record in ``records``, by id.
 
     ``path`` may hold other games too; ``provenance.check_games`` checks whether they belong there. ``play_them`` is
     called only if games are left to play, so that no model is loaded for nothing. Raises ``RunError`` for a duplicate
@@ -84,7 +83,7 @@ def collect_episodes(
     return summary
 
 
-def _recorded(episode: Episode, records: Mapping[str, Provenance] | None) -> Episode:
+def _recorded(episode: Episode, records: Mapping[str, Episode] | None) -> Episode:
     if records is None:
         return episode
     record = records[episode.id]
