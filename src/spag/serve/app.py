@@ -7,9 +7,9 @@ event per text, once all are complete. Errors have OpenAI's format, and one line
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -31,43 +31,6 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 20  # size of a request
 MOST_WAITING = 256  # unfinished texts over all requests
 Json = dict[str, Any]
-
-
-@dataclass(slots=True)
-class _Endpoint:
-    models: dict[str, EndpointModel]
-    started: int = field(default_factory=lambda: int(time.time()))
-
-    @property
-    def waiting(self) -> int:
-        """The unfinished texts, including those of requests that were cancelled: the engines still generate them."""
-        return sum(model.unfinished for model in self.models.values())
-
-    def model(self, name: str) -> EndpointModel:
-        if name not in self.models:
-            says = f"model: there is no {name[:200]!r}; there are: {', '.join(self.models)}"
-            raise RefusedError(says, field="model", status=404)
-        return self.models[name]
-
-    def describe(self, name: str) -> Json:
-        longest = self.model(name).longest
-        return {"id": name, "object": "model", "created": self.started, "owned_by": "spag", "max_model_len": longest}
-
-    async def answer(self, request: Request, kind: type[Asked]) -> Response:
-        """Answer a request for text. Raises ``SpagError``."""
-        asked = read_request(await request.body(), kind)
-        model = self.model(asked.model)
-        name = f"{'chatcmpl' if kind is ChatAsked else 'cmpl'}-{secrets.token_hex(12)}"
-        prompts = model.prompts(asked)
-        requests = engine_requests(asked, prompts, name)
-        if self.waiting + len(requests) > MOST_WAITING:
-            raise RefusedError(f"{self.waiting} texts are waiting already; try again in a moment", status=429)
-        done = await model.answer(requests)
-        opening = OPEN if prompts[0].rstrip().endswith(OPEN) else ""
-        answer = _Answer(asked, name, int(time.time()), done, model.tokenizer, opening)
-        if asked.stream:
-            return Response(answer.events(), media_type="text/event-stream")
-        return JSONResponse(answer.whole())
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +100,35 @@ class _Answer:
         return {"prompt_tokens": prompts, "completion_tokens": generated, "total_tokens": prompts + generated}
 
 
+def _find(models: Mapping[str, EndpointModel], name: str) -> EndpointModel:
+    if name not in models:
+        says = f"model: there is no {name[:200]!r}; there are: {', '.join(models)}"
+        raise RefusedError(says, field="model", status=404)
+    return models[name]
+
+
+async def _answer(models: Mapping[str, EndpointModel], request: Request, kind: type[Asked]) -> Response:
+    """Answer a request for text. Raises ``SpagError``."""
+    asked = read_request(await request.body(), kind)
+    model = _find(models, asked.model)
+    name = f"{'chatcmpl' if kind is ChatAsked else 'cmpl'}-{secrets.token_hex(12)}"
+    prompts = model.prompts(asked)
+    requests = engine_requests(asked, prompts, name)
+    # including those of requests that were cancelled: the engines still generate them
+    waiting = sum(one.unfinished for one in models.values())
+    if waiting + len(requests) > MOST_WAITING:
+        raise RefusedError(f"{waiting} texts are waiting already; try again in a moment", status=429)
+    done = await model.answer(requests)
+    opening = OPEN if prompts[0].rstrip().endswith(OPEN) else ""
+    answer = _Answer(asked, name, int(time.time()), done, model.tokenizer, opening)
+    if asked.stream:
+        return Response(answer.events(), media_type="text/event-stream")
+    return JSONResponse(answer.whole())
+
+
 def create_app(models: Sequence[EndpointModel], access: Access) -> FastAPI:
     """Return the application that serves ``models`` by name."""
-    endpoint = _Endpoint({model.name: model for model in models})
+    by_name, started = {model.name: model for model in models}, int(time.time())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -149,21 +138,25 @@ def create_app(models: Sequence[EndpointModel], access: Access) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
+    def described(model: EndpointModel) -> Json:
+        about = {"owned_by": "spag", "max_model_len": model.longest}
+        return {"id": model.name, "object": "model", "created": started, **about}
+
     @app.get("/v1/models")
     def listing() -> Json:
-        return {"object": "list", "data": [endpoint.describe(name) for name in endpoint.models]}
+        return {"object": "list", "data": [described(model) for model in models]}
 
     @app.get("/v1/models/{name:path}")
     def one(name: str) -> Json:
-        return endpoint.describe(name)
+        return described(_find(by_name, name))
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        return await endpoint.answer(request, CompletionAsked)
+        return await _answer(by_name, request, CompletionAsked)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        return await endpoint.answer(request, ChatAsked)
+        return await _answer(by_name, request, ChatAsked)
 
     for kind in (SpagError, HTTPException):
         app.add_exception_handler(kind, _on_error)
