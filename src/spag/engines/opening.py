@@ -10,7 +10,6 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
-from spag.core.errors import ConfigError
 from spag.engines.base import Engine, Player
 from spag.engines.bot import BotEngine
 from spag.engines.players import Kind, PlayerConfig, bot_of, is_local, kind_of, split_name
@@ -152,14 +151,9 @@ def backend_of(model: ModelConfig, engine: EngineConfig) -> Backend:
         return Backend.TRANSFORMERS
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
-    if model_type(model.name) == BAICHUAN:
-        reason = "it is a Baichuan, which vLLM plays no more since 0.24"
-        if engine.backend == "vllm":
-            what = f"engine.backend=vllm, but {model.name} cannot: {reason}"
-            raise ConfigError(f"{what}; set engine.backend=transformers")
-        logger.info("%s plays with %s: %s", model.name, Backend.TRANSFORMERS, reason)
-        return Backend.TRANSFORMERS
-    backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=checked_device(model.device))
+    is_baichuan, device = model_type(model.name) == BAICHUAN, checked_device(model.device)
+    misfit = f"{model.name} is a Baichuan, which vLLM plays no more since 0.24" if is_baichuan else ""
+    backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=device, misfit=misfit)
     logger.info("models play with %s: %s", backend, reason)  # no name: a run opens a dozen models, and logs this once
     return backend
 

