@@ -144,9 +144,9 @@ def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str, m
     """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` if the ``wanted`` vLLM cannot
     work.
 
-    ``wanted`` is auto or vllm; ``vllm`` is the result of ``installed_vllm``; ``misfit``: why vLLM cannot play the
-    model, if so. On a CPU, auto keeps transformers: on two
-    cores vLLM takes 20 to 60 s to start for each stage of a small model's run, the transformers engine a few.
+    ``wanted`` is auto or vllm; ``vllm`` is the result of ``installed_vllm``; ``misfit`` says why vLLM cannot play the
+    model, if so. On a CPU, auto keeps transformers: on two cores vLLM takes 20 to 60 s to start for each stage of a
+    small model's run, the transformers engine a few.
     """
     cpu, fix = device.startswith("cpu"), "set engine.backend=transformers"
     version, cpu_build = vllm or ("", cpu)
