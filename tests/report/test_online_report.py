@@ -3,7 +3,10 @@
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from markupsafe import Markup
@@ -183,17 +186,22 @@ def test_the_exact_curve_stands_beside_the_model_that_it_began_with() -> None:
     assert set(line.get_ydata()) == {0.37} and list(final.get_xydata()[0]) == [12.0, 0.04]
 
 
+def phase_of(evaluations: list[dict[str, Any]], opponents: Sequence[dict[str, Any]] = ()) -> Any:
+    """Return what the tables read of an online phase."""
+    return SimpleNamespace(name="reinforce", thinks=False, evaluations=evaluations, opponents=opponents)
+
+
 def test_tables_compare_the_first_with_the_last_evaluation_of_each_opponent() -> None:
     evaluations = [{**evaluation(step), "opponent": opponent} for step in (2, 4, 6) for opponent in ("start", "bot:x")]
     evaluations.append({**evaluation(9), "game": "other", "exact": {"exploitability": 9.0}})
-    by_role, scores, exact = evaluation_tables(evaluations, [], KUHN, {}, "reinforce")
+    by_role, scores, exact = evaluation_tables(phase_of(evaluations), KUHN, {})
     assert [row[:2] for row in by_role.rows[:4]] == [
         (f"start, step {step}", f"player {one}") for step in (2, 6) for one in (0, 1)
     ]
     assert len(by_role.rows) == 8 and [row[0] for row in scores.rows] == ["start", "bot:x"]
     assert [row[:2] for row in exact.rows] == [("step 2", "0.180"), ("step 6", "0.060")]
-    assert len(evaluation_tables(evaluations[:1], [], KUHN, {}, "reinforce")[0].rows) == 2  # the first is the last
-    assert evaluation_tables([], [], KUHN, {}, "reinforce") == [] and time_table([{"step": 1}]).rows[-1] == (
+    assert len(evaluation_tables(phase_of(evaluations[:1]), KUHN, {})[0].rows) == 2  # the first is the last
+    assert evaluation_tables(phase_of([]), KUHN, {}) == [] and time_table([{"step": 1}]).rows[-1] == (
         "total",
         "0.00",
         "100.0",
@@ -264,7 +272,7 @@ def test_players_who_win_together_have_no_score() -> None:
     game = get("twenty_questions")
     evaluations = [{**evaluation(4), "game": game.name, "exact": {}}]
     met = [{"game": game.name, "opponent": "start", "games": 1200, "score": 0.5, "rating": 0.0, "share": 0.2}]
-    by_role, opponents = evaluation_tables(evaluations, met, game, {}, "reinforce")
+    by_role, opponents = evaluation_tables(phase_of(evaluations, met), game, {})
     assert [row[0] for row in by_role.rows] == ["start, step 4"] * 2
     assert opponents.rows == (("start", "1,200", None, None, "20"),)
 

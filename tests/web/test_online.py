@@ -40,8 +40,9 @@ def test_the_overview_shows_a_run_at_work(client: TestClient) -> None:
     assert re.search(r"exploitability ?0\.030", page) and re.search(
         r"entropy, nats a token ?player 0 ?0\.087", page
     )  # 0.3 / sqrt(12)
-    assert re.search(r"snapshot-8 ?96 ?0.40 ?\+70 ?30 %", page)
-    assert "Latest evaluation" in page and re.search(r"start ?12 ?player 0 ?6 ?\d+ % ?\d+–\d+ ?\d+ % ?\d+–\d+", page)
+    assert re.search(r"share of draws, % ?bot:random ?1,200 ?0.75 ?−191 ?20 ?snapshot-8 ?96 ?0.40 ?\+70 ?30", page)
+    assert re.search(r"start, step 12 ?player 0 ?6 ?67 30–90 ?0 0–39 ?start, step 12 ?player 1 ?6 ?33 10–70", page)
+    assert re.search(r"policy against ?games ?score ?p ?start ?12 ?0 \[−24, \+24\] ?1\.00", page)
     assert "iteration" not in page
     # 12 steps in at most 8 bars: two steps a bar; 6 games a step and 6 more of step 2's second process
     assert re.search(r"reinforce steps 1–2 [^–]*?\b18 games", page) and re.search(
@@ -108,8 +109,8 @@ def test_players_who_win_together_have_no_score(tmp_path: Path) -> None:
     write_rows(folder / "2-reinforce" / "opponents.jsonl", [{"step": 12, "opponents": rows}])
     with visitor(site(folder)) as client:
         page = text_of(client, "/")
-    assert re.search(r"kuhn_poker ?start ?40 ?0.50 ?\+9 ?30 %", page)
-    assert re.search(r"twenty_questions ?start ?40 ?– ?– ?30 %", page)
+    assert re.search(r"share of draws, % start ?40 ?0.50 ?\+9 ?30 20 Questions ?Opponents", page)
+    assert re.search(r"share of draws, % start ?40 ?– ?– ?30 Latest games", page)
 
 
 def test_exact_figures_say_that_thinking_is_off_where_players_think(tmp_path: Path) -> None:

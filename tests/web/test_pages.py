@@ -74,8 +74,9 @@ def test_the_overview_shows_the_arena(tmp_path: Path) -> None:
         arena_report([duel("river", "base", "imitation"), duel("river", "imitation", "base")], TABOO),
     )
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
-    assert re.search(r"baseattacker1\s+100 %21–100", page)  # Wilson's interval of 1 in 1
-    assert re.search(r"basedefender1\s+0 %0–79", page)
+    page = " ".join(page.split())
+    assert re.search(r"As attacker: .*?base ?\+1\.00 ?100 21–100", page)  # Wilson's interval of 1 in 1
+    assert re.search(r"As defender: .*?base ?−1\.00 ?0 0–79", page)
     assert "The run does not record whether games on these tasks were trained on. Every pair" in page
     manifest = Manifest.open(folder)
     for name in ("1-imitation/train", "2-spag/iteration-1/train"):

@@ -137,8 +137,7 @@ def print_online(run: RunFolder) -> None:
             known = {name: figures for name, figures in run.exact_figures(game).items() if name in ends}
             if len(phase.games) > 1:
                 _say(game.title, "bold")
-            rows = phase.evaluations, phase.opponents
-            for table in evaluation_tables(*rows, game, known, phase.name, thinking=phase.thinks):
+            for table in evaluation_tables(phase, game, known):
                 print_table(table)
         if phase.stopped:
             _say(f"warning: online training stopped at {phase.stopped}", "yellow")

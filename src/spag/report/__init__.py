@@ -7,6 +7,7 @@ tables that the terminal and the model card share.
     showcase        the best and the strangest games
     plot_files      one look for all plots; charts, curves: the plots
     html            text to HTML, for the web pages, too
+    readable        what can be read of a damaged run, for the web pages, too
     page            the template filled in and written
 
 The same run gives the same bytes. The page has no scripts and makes no network requests; model output is escaped and

@@ -20,6 +20,7 @@ class DetailedCell:
     details: tuple[str, ...]
 
 
+_LARGEST = 1e30
 Cell = str | Rate | DetailedCell | None
 
 
@@ -35,6 +36,11 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     texts: int = 1
     last_is_total: bool = False
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` can be shown and drawn: a number that does not overflow an axis."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def signed(value: float, digits: int = 0) -> str:

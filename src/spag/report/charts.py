@@ -17,7 +17,6 @@ from spag.report.plot_files import GRID, INK, MARKERS, MODELS, WIDTH
 from spag.runs.records import SelfPlay
 
 _DARK = "#111318"
-_LARGEST = 1e30
 _LEVEL_LABELS = 4  # players of the heat map up to which the names of columns do not touch
 MOST_WITH_OTHERS = 5
 """Players up to which the heat map has room for the other outcomes."""
@@ -112,11 +111,6 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
 def players_of(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the players of a matrix, in order."""
     return list(dict.fromkeys(name for cell in cells for name in cell["players"]))
-
-
-def is_number(value: Any) -> bool:
-    """Whether ``value`` can be drawn: a number that does not overflow an axis."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:

@@ -13,22 +13,15 @@ from matplotlib.ticker import MaxNLocator
 from spag.evaluation.intervals import Floats
 from spag.games.base import Game
 from spag.report.arena_tables import scored_how
-from spag.report.charts import is_number, labels, look, plain
+from spag.report.cells import is_number
+from spag.report.charts import labels, look, plain
 from spag.report.html import role_color, spaced
 from spag.report.plot_files import INK, WIDTH
+from spag.report.run_tables import OF_ROLE
 
 Rows = Sequence[Mapping[str, Any]]
 _POINTS = 300  # points of a curve; longer ones are shown as means
 _SMOOTH = 5  # steps of the running mean drawn over the raw curve
-_BY_ROLE = {  # metric of a role: its title and scale
-    "reward": ("reward", 1),
-    "win": ("wins, %", 100),
-    "illegal": ("breaks the rules, %", 100),
-    "entropy": ("entropy, nats a token", 1),
-    "length": ("tokens an utterance", 1),
-    "no_advantage": ("without advantage, %", 100),
-    "cut_thoughts": ("thoughts cut, %", 100),
-}
 _OF_TRAINING = {
     "loss": "loss",
     "kl": "KL to the reference",
@@ -66,7 +59,7 @@ def role_curves(rows: Rows, game: Game) -> Figure:
     """Metrics of each step's games, one line per role: raw, overlaid with the mean of five steps."""
     by_role = {
         title: [_points(rows, f"{game.name}/{role}/{name}", scale) for role in game.roles]
-        for name, (title, scale) in _BY_ROLE.items()
+        for name, (title, scale, _) in OF_ROLE.items()
     }
     shown = {title: curves for title, curves in by_role.items() if any(points.size for points in curves)}
     figure, grid = _grid(len(shown), f"{game.title}: games of each step")

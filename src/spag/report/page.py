@@ -1,66 +1,31 @@
 """The page: fills data, plots and games into the template, and writes ``report/index.html`` of the run folder."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from spag.core.errors import SpagError
 from spag.engines.players import Kind
 from spag.games.base import Game, is_competitive
-from spag.games.registry import DEFAULT, get
 from spag.report import charts, curves, run_tables
 from spag.report.arena_tables import change_table, pair_table, role_table
+from spag.report.cells import is_number
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
 from spag.report.html import capital, environment, game_style, plain_name, theme
 from spag.report.plot_files import plot_style, remove_others, save_plot
+from spag.report.readable import ReadableRun
 from spag.report.showcase import pick_games
-from spag.runs.layout import PlannedModel
 from spag.runs.reading import RunFolder
-from spag.runs.records import GameFile, Json, OnlinePhase, SelfPlay, games_of
+from spag.runs.records import GameFile, OnlinePhase, SelfPlay, games_of
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically
 
 _LONGEST = 1500  # characters shown of an utterance
-Part = TypeVar("Part")
 Drawn = Iterator[tuple[str, str, Figure]]
 """Plots with their file names and captions."""
-
-
-class ReadableRun(RunFolder):
-    """A run folder with every part read. ``damage``: what could not be read, one line per file."""
-
-    damage: list[str]
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        vars(self)["damage"] = []
-        if_damaged: dict[str, Any] = {"config": None, "game": get(DEFAULT), "stages": {}}  # others depend on these
-        if_damaged |= {"plays": (), "online_phases": (), "arena": None, "reasoning": None}
-        for name, absent in if_damaged.items():
-            vars(self)[name] = self.part(partial(getattr, self, name), absent)
-        for phase in self.online_phases:
-            for name in ("rows", "evaluations", "opponents", "collapse"):
-                vars(phase)[name] = self.part(partial(getattr, phase, name), [])
-
-    def part(self, read: Callable[[], Part], absent: Part) -> Part:
-        """Return the result of ``read``, or ``absent`` if it raises a ``SpagError``, which is recorded."""
-        try:
-            return read()
-        except SpagError as error:
-            if str(error) not in self.damage:
-                self.damage.append(str(error))
-            return absent
-
-    def health(self, model: PlannedModel) -> Json | None:
-        return self.part(lambda: super(ReadableRun, self).health(model), None)
-
-    def metrics(self, model: PlannedModel) -> list[Json]:
-        return self.part(lambda: super(ReadableRun, self).metrics(model), [])
 
 
 def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: None) -> Path:
@@ -69,8 +34,7 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
     Missing parts of the run are left out or named as missing; so are unreadable ones, which are also passed to
     ``note``. Raises ``RunError`` if the folder is not a run, and ``StorageError`` if the report cannot be written.
     """
-    RunFolder.open(run_folder)
-    run = ReadableRun(run_folder)
+    run = ReadableRun(RunFolder.open(run_folder))
     folder = run_folder / "report"
     with plot_style():
         plots = {name: save_plot(figure, name, says, folder / "plots") for name, says, figure in _plots(run)}
@@ -212,14 +176,13 @@ def _online(run: ReadableRun) -> dict[str, Any]:
 
 
 def _online_phase(run: ReadableRun, phase: OnlinePhase) -> dict[str, Any]:
-    tables = partial(run_tables.evaluation_tables, phase.evaluations, phase.opponents, thinking=phase.thinks)
     return {
         "phase": phase,
         "plots": {game: _online_names(run, phase, game) for game in phase.games},
         "training": _stem(run, phase, "training"),
-        "tables": {game: tables(game, _known(run, phase, game), phase.name) for game in phase.games},
+        "tables": {game: run_tables.evaluation_tables(phase, game, _known(run, phase, game)) for game in phase.games},
         "time": run_tables.time_table(phase.rows),
-        "evaluating_s": sum(row["evaluate_s"] for row in phase.rows if charts.is_number(row.get("evaluate_s"))),
+        "evaluating_s": sum(row["evaluate_s"] for row in phase.rows if is_number(row.get("evaluate_s"))),
     }
 
 

@@ -12,9 +12,19 @@ from spag.report.cells import Cell, DetailedCell, Table, interval, p_text, p_val
 from spag.report.headline import left_out_of_mean
 from spag.report.html import duration, spaced
 from spag.runs.reading import RunFolder
-from spag.runs.records import Json
+from spag.runs.records import Json, OnlinePhase
 
 Rows = Sequence[Mapping[str, Any]]
+OF_ROLE = {
+    "reward": ("reward", 1, "%+.2f"),
+    "win": ("wins, %", 100, "%.0f"),
+    "illegal": ("breaks the rules, %", 100, "%.1f"),
+    "entropy": ("entropy, nats a token", 1, "%.3f"),
+    "length": ("tokens an utterance", 1, "%.1f"),
+    "no_advantage": ("without advantage, %", 100, "%.0f"),
+    "cut_thoughts": ("thoughts cut, %", 100, "%.1f"),
+}
+"""A role's metric in online steps: its title, scale and format."""
 _PARTS = {
     "play": "play_s",
     "log-probabilities": "logprobs_s",
@@ -112,23 +122,14 @@ def time_table(rows: Rows) -> Table:
     return Table("Time of a step", ("a step", "seconds", "share, %"), tuple(shown), last_is_total=True)
 
 
-def evaluation_tables(
-    evaluations: Rows,
-    opponents: Rows,
-    game: Game,
-    known: Mapping[str, Mapping[str, float]],
-    final: str,
-    *,
-    thinking: bool = False,
-) -> list[Table]:
+def evaluation_tables(phase: OnlinePhase, game: Game, known: Mapping[str, Mapping[str, float]]) -> list[Table]:
     """The nonempty tables of evaluations between online steps and of the steps' opponents.
 
-    ``known``: exact metrics of models by name; ``final``: the model produced by the steps; ``thinking``: whether it
-    thinks in play.
+    ``known``: exact metrics of models by name.
     """
-    own, met = ([row for row in rows if row["game"] == game.name] for rows in (evaluations, opponents))
+    own, met = ([row for row in rows if row["game"] == game.name] for rows in (phase.evaluations, phase.opponents))
     scores = [score_table(own)] if is_competitive(game) else []
-    exact = exact_evaluation_table(own, known, final, thinking=thinking)
+    exact = exact_evaluation_table(own, known, phase)
     return [table for table in (role_evaluation_table(own), *scores, exact, opponents_table(met, game)) if table.rows]
 
 
@@ -164,9 +165,7 @@ def opponents_table(opponents: Rows, game: Game) -> Table:
     return Table("Opponents after the last step; older results count less", columns, tuple(rows))
 
 
-def exact_evaluation_table(
-    evaluations: Rows, known: Mapping[str, Mapping[str, float]], final: str = "", *, thinking: bool = False
-) -> Table:
+def exact_evaluation_table(evaluations: Rows, known: Mapping[str, Mapping[str, float]], phase: OnlinePhase) -> Table:
     """The exact metrics of a solved game: of the policy at the first and the last evaluation, and of the models in
     ``known``.
 
@@ -174,9 +173,9 @@ def exact_evaluation_table(
     """
     scored = [row for row in evaluations if row["exact"]]
     ends = {f"step {row['step']}": row["exact"] for row in (scored[:1] + scored[-1:])}
-    others = {name: own for name, own in known.items() if name != final}
-    last = {f"{final} (final)": known[final]} if final in known else {}
-    return exact_table({**others, **ends, **last} if scored else {}, thinking=thinking)
+    others = {name: own for name, own in known.items() if name != phase.name}
+    last = {f"{phase.name} (final)": known[phase.name]} if phase.name in known else {}
+    return exact_table({**others, **ends, **last} if scored else {}, thinking=phase.thinks)
 
 
 def _ends(evaluations: Rows) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:

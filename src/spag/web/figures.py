@@ -1,107 +1,90 @@
-"""Training on the web pages: a curve for each model, and for online phases curves by role, the latest evaluations, and
-the list of steps.
+"""Training on the web pages: a curve for each model, and for online phases curves by role, the tables of evaluations
+and opponents, and the list of steps.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import Any
 
-from spag.games.base import Game, is_competitive
+from spag.games.base import Game
 from spag.report.arena_tables import scored_how
-from spag.report.cells import with_minus
+from spag.report.cells import is_number, with_minus
 from spag.report.html import curve, spaced
+from spag.report.readable import ReadableRun
+from spag.report.run_tables import OF_ROLE, evaluation_tables
 from spag.runs.layout import describe_phases
-from spag.runs.reading import RunFolder
-from spag.runs.records import OnlinePhase
+from spag.runs.records import OnlinePhase, games_of
 
 Rows = Sequence[Mapping[str, Any]]
-TryRead = Callable[[Callable[[], Any]], Any]  # reads a part of the run; None if it is damaged
 _OF_TRAINING = {
     "loss": ("loss", "%.3f"),
     "kl": ("log-ratio to the reference", "%.3f"),
     "learning_rate": ("learning rate", "%.1e"),
     "samples_per_second": ("samples/s", "%.2f"),
 }
-_BY_ROLE = {  # metric of a role: its title, scale and format
-    "reward": ("reward", 1, "%+.2f"),
-    "win": ("wins, %", 100, "%.0f"),
-    "illegal": ("breaks the rules, %", 100, "%.1f"),
-    "entropy": ("entropy, nats a token", 1, "%.3f"),
-    "length": ("tokens an utterance", 1, "%.1f"),
-    "cut_thoughts": ("thoughts cut, %", 100, "%.1f"),
-}
 _OF_STEP = {"kl": "KL to the reference", "mismatch_kl": "KL of engine and trainer", "grad_norm": "gradient norm"}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve: its role (empty for metrics of the whole step), its latest value as text, and its points."""
+    """A role or metric (empty if the card's title says it), its latest value as text, and its curve if it is drawn."""
 
-    role: str
+    name: str
     latest: str
     points: str
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A metric by step: one line, or one for each role, on one scale."""
+    """Figures by step: a metric, with a line for each role on one scale, or the metrics of a training."""
 
     title: str
     game: Game
     lines: tuple[Line, ...]
+    note: str = ""
 
 
-def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
-    """Yield the overview's cards of each phase with metrics: one per model, or those of online steps."""
-    online = {phase.name: phase for phase in read(lambda: run.online_phases) or []}
+def phases_of(run: ReadableRun) -> Iterator[dict[str, Any]]:
+    """Yield the overview's part of each phase with metrics: cards, one per model or those of online steps, and of an
+    online phase also its tables, under the title of their game if it plays several.
+    """
+    online = {phase.name: phase for phase in run.online_phases if phase.rows}
     lines = describe_phases(run.config) if run.config else []
     phases = groupby(run.models, key=lambda model: model.folder.partition("/")[0])
     for line, (_, models) in zip(lines, phases, strict=True):
-        steps, cards = None, []
+        title, _, about = line.partition(": ")
+        shown: dict[str, Any] = {"title": title, "about": about, "cards": [], "online": None, "tables": []}
         for model in models:
-            if model.name in online:
-                steps = read(partial(online_figures, online[model.name], read))
-            elif not model.is_online and (rows := read(partial(run.metrics, model))):
-                cards.append(training_card(model.name, rows))
-        if steps or cards:
-            title, _, about = line.partition(": ")
-            yield {"title": title, "about": about, "cards": cards, "online": steps}
+            if phase := online.get(model.name):
+                tables = [(game, evaluation_tables(phase, game, {})) for game in phase.games]
+                titled = [(game.title if len(tables) > 1 else "", own) for game, own in tables if own]
+                shown |= {"online": phase, "cards": [*_online_cards(phase)], "tables": titled}
+            elif not model.is_online and (rows := run.metrics(model)):
+                shown["cards"].append(_training_card(model.name, rows, games_of(model)[0]))
+        if shown["cards"]:
+            yield shown
 
 
-def training_card(name: str, rows: Rows) -> dict[str, Any]:
-    """Return the overview's card of an offline training: its losses, and the metrics of the last logged step."""
-    last = {label: (_number(rows[-1].get(key)), form) for key, (label, form) in _OF_TRAINING.items()}
-    latest = {label: with_minus(form % number) for label, (number, form) in last.items() if number is not None}
-    return {"name": name, "step": rows[-1]["step"], "losses": _values(rows, "loss"), "latest": latest}
-
-
-def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
-    """Return the overview's part about an online phase; ``None`` before its first step is finished."""
-    rows, games = phase.rows, phase.games
-    evaluations, opponents, warnings = (
-        read(partial(getattr, phase, name)) or [] for name in ("evaluations", "opponents", "collapse")
+def _training_card(name: str, rows: Rows, game: Game) -> Card:
+    """Return the card of an offline training: its losses, and the metrics of the last logged step."""
+    series = {key: _series(rows, key) for key in _OF_TRAINING}
+    lines = tuple(
+        Line(title, _cell(series[key][-1], 1, form), curve(series[key]) if key == "loss" else "")
+        for key, (title, form) in _OF_TRAINING.items()
+        if any(value is not None for value in series[key])
     )
-    if not rows:
-        return None
-    latest = {(row["game"], row["opponent"]): row for row in evaluations}
-    cards = [*_exact_cards(evaluations, games, phase.thinks), *_step_cards(rows, games)]
-    return {
-        "phase": phase,
-        "step": rows[-1]["step"],
-        "cards": [card for card in cards if card.lines],
-        "evaluations": list(latest.values()),
-        "opponents": opponents,
-        "competitive": {game.name for game in games if is_competitive(game)},  # in others a score means nothing
-        "warnings": warnings,
-    }
+    return Card(name, game, lines, f"step {rows[-1]['step']}")
+
+
+def _online_cards(phase: OnlinePhase) -> Iterator[Card]:
+    found = (*_exact_cards(phase.evaluations, phase.games, phase.thinks), *_step_cards(phase.rows, phase.games))
+    yield from (card for card in found if card.lines)
 
 
 def _step_cards(rows: Rows, games: Sequence[Game]) -> Iterator[Card]:
     for game in games:
-        for name, (title, scale, form) in _BY_ROLE.items():
+        for name, (title, scale, form) in OF_ROLE.items():
             series = {role: _series(rows, f"{game.name}/{role}/{name}") for role in game.roles}
             yield _card(_titled(title, game, games), game, series, scale, form)
     for name, title in _OF_STEP.items():
@@ -131,20 +114,7 @@ def _card(title: str, game: Game, series: Mapping[str, Sequence[float | None]], 
 
 def _series(rows: Rows, key: str) -> list[float | None]:
     """Return a value for each row; ``None`` where a role did not speak."""
-    return [_number(row.get(key)) for row in rows]
-
-
-def _values(rows: Rows, key: str) -> list[float]:
-    return [value for value in _series(rows, key) if value is not None]
-
-
-def _number(value: object) -> float | None:
-    """Return a number that can be drawn: finite, and not too large for a float; else ``None``."""
-    try:
-        number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    return [value if is_number(value := row.get(key)) else None for row in rows]
 
 
 def step_columns(games: Sequence[Game]) -> list[tuple[str, str, float, str]]:
@@ -154,7 +124,7 @@ def step_columns(games: Sequence[Game]) -> list[tuple[str, str, float, str]]:
         for role in game.roles:
             who = f"{game.title}, {spaced(role)}" if len(games) > 1 else spaced(role)
             for name in ("reward", "win", "illegal"):
-                title, scale, form = _BY_ROLE[name]
+                title, scale, form = OF_ROLE[name]
                 columns.append((f"{who}: {title}", f"{game.name}/{role}/{name}", scale, form))
     return [*columns, ("entropy", "entropy", 1, "%.3f")]
 
@@ -178,5 +148,5 @@ def step_rows(
     return found
 
 
-def _cell(value: object, scale: float, form: str) -> str:
-    return "–" if (number := _number(value)) is None else with_minus(form % (scale * number))
+def _cell(value: Any, scale: float, form: str) -> str:
+    return with_minus(form % (scale * value)) if is_number(value) else "–"

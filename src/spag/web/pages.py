@@ -2,8 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathField
@@ -14,8 +13,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from spag.core.errors import SpagError
 from spag.core.types import State
 from spag.games.base import Game, explain
+from spag.report.arena_tables import role_table
 from spag.report.html import game_style
+from spag.report.readable import ReadableRun
 from spag.report.run_tables import arena_note
+from spag.runs.records import StageProgress
 from spag.web import queries
 from spag.web.figures import phases_of, step_columns, step_rows
 from spag.web.index import MOST_LINES
@@ -42,27 +44,21 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
     """The state of the run; a damaged file is named and its part left out. An htmx poll whose state was already
     ``seen`` gets 204.
     """
-    run = site.run()
-    faults = [*filter(None, [site.reader.fault]), *site.index.faults]
-
-    def part(read: Callable[[], Any]) -> Any:
-        try:
-            return read()
-        except SpagError as error:
-            faults.append(str(error))
-            return None
-
+    known = site.run()
+    run = ReadableRun(known)
+    stages: list[StageProgress] = run.part(known.progress, [])  # none if the manifest is damaged
+    faults = filter(None, [site.reader.fault, *site.index.faults, *run.damage])
     body = site.render(
         request,
         "_overview.html",
         config=run.config,
-        stages=part(run.progress) or [],
+        stages=stages,
         plan=run.plan,
         bars=[(run.games[name], queries.bars(counts)) for name, counts in queries.outcome_counts(site.index).items()],
         arena_note=arena_note(run),
-        phases=list(phases_of(run, part)),
-        arena=part(lambda: run.arena),
-        held_out_doubt=part(lambda: run.held_out_doubt),
+        phases=list(phases_of(run)),
+        arena_tables=[role_table(run.arena, run.game, role) for role in run.game.roles] if run.arena else [],
+        held_out_doubt=run.held_out_doubt,
         latest=queries.latest_games(site.index, LATEST),
         faults=[*dict.fromkeys(map(site.short, faults))],
     )
