@@ -23,29 +23,16 @@ def export_group() -> None:
     type=click.Choice(["bfloat16", "float16", "float32"]),
     help="Data type of the weights. [default: that of the run's games; without a run, as saved]",
 )
-@click.option(
-    "--push", "repo", metavar="OWNER/NAME", help="Upload the folder to the hub; the token is taken from HF_TOKEN."
-)
-@click.option("--private", is_flag=True, help="With --push: to a private repository.")
-def export_model_command(
-    source: str, output: Path, name: str | None, dtype: str | None, repo: str | None, private: bool
-) -> None:
+def export_model_command(source: str, output: Path, name: str | None, dtype: str | None) -> None:
     """Write a model as a plain transformers folder with a model card.
 
     RUN_OR_MODEL is a run folder, a checkpoint in one, or any model that spag play takes. A LoRA adapter is merged into
     its base.
     """
-    from spag.export import Destination, export_model, find_source
+    from spag.export import export_model, find_source
 
-    if private and repo is None:
-        raise click.UsageError("--private needs --push OWNER/NAME")
-    destination = Destination(repo, private) if repo else None
-    exported = export_model(
-        find_source(source, name), output, dtype=dtype, destination=destination, note=open_reporter().note
-    )
-    for made in (exported.folder, exported.url):
-        if made:
-            click.echo(made)
+    export_model(find_source(source, name), output, dtype=dtype, note=open_reporter().note)
+    click.echo(output.absolute())
 
 
 @export_group.command("episodes")

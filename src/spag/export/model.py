@@ -1,18 +1,13 @@
-"""The export of a model: find, load, merge a LoRA adapter into its base, save with a card, push to the hub."""
+"""The export of a model: find, load, merge a LoRA adapter into its base, save with a card."""
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]  # of httpx or httpx2
-from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from safetensors import SafetensorError
 
 from spag.config.files import dump_config
-from spag.core.errors import ConfigError, ModelError, RunError, StorageError, first_line
+from spag.core.errors import ModelError, RunError, StorageError, first_line
 from spag.engines.players import Kind, kind_of
 from spag.export.card import CONFIG, Weights, card, shareable_config
 from spag.export.metadata import ExportSource
@@ -24,26 +19,6 @@ from spag.runs.reading import RunFolder
 from spag.storage.home import expanded
 from spag.storage.manifest import MANIFEST
 from spag.storage.store import new_folder, write_atomically
-
-TOKEN = "HF_TOKEN"  # the only source of the hub's token: a stored login never publishes anything
-_EARLIER_WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "adapter_*"]  # might be loaded instead
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """A repository on the hub. ``private``: a new one becomes private; an existing one must be private."""
-
-    repo: str
-    private: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """A finished export. ``url``: the address that it was pushed to."""
-
-    folder: Path
-    weights: Weights
-    url: str | None
 
 
 def find_source(what: str, name: str | None = None) -> ExportSource:
@@ -83,31 +58,19 @@ def _source_in(folder: Path, name: str | None) -> ExportSource:
 
 
 def export_model(
-    source: ExportSource,
-    output: Path,
-    *,
-    dtype: str | None = None,
-    destination: Destination | None = None,
-    note: Callable[[str], None] = lambda _: None,
-) -> Exported:
-    """Export ``source`` into the new folder ``output``, and push it to ``destination``; progress goes to ``note``.
+    source: ExportSource, output: Path, *, dtype: str | None = None, note: Callable[[str], None] = lambda _: None
+) -> Weights:
+    """Export ``source`` into the new folder ``output``; progress goes to ``note``.
 
-    Raises ``RunError`` for a folder in use, ``ModelError`` for a model that cannot be loaded, ``ConfigError`` for an
-    invalid destination, and ``StorageError`` for disk and network errors.
+    Raises ``RunError`` for a folder in use, ``ModelError`` for a model that cannot be loaded, and ``StorageError``.
     """
-    if destination:
-        check_destination(destination)
-    output = output.absolute()
     with new_folder(output, "an export") as folder:
         note(f"loading {source.model}")
         weights = save_weights(source, folder, dtype)
         if source.run and source.run.config:
             write_atomically(folder / CONFIG, dump_config(shareable_config(source.run.config)))
-        write_atomically(folder / "README.md", card(output.name, source, weights))
-    if destination is None:
-        return Exported(output, weights, None)
-    note(f"uploading to {destination.repo}")
-    return Exported(output, weights, push(output, destination))
+        write_atomically(folder / "README.md", card(output.absolute().name, source, weights))
+    return weights
 
 
 def save_weights(source: ExportSource, folder: Path, dtype: str | None = None) -> Weights:
@@ -154,31 +117,3 @@ def default_dtype(source: ExportSource) -> str:
     with loading(source.model, place, trust_remote_code=source.trust_remote_code), no_progress_bars():
         config = AutoConfig.from_pretrained(place, trust_remote_code=source.trust_remote_code)
     return str(config.dtype or "float32").removeprefix("torch.")
-
-
-def check_destination(destination: Destination) -> None:
-    """Raise ``ConfigError`` for a destination that is not OWNER/NAME, or if there is no token."""
-    try:
-        validate_repo_id(destination.repo)
-    except HFValidationError as error:
-        raise ConfigError(f"--push {destination.repo}: {first_line(error)}") from error
-    if "/" not in destination.repo:
-        raise ConfigError(f"--push {destination.repo}: name the owner too, as in --push YOUR-NAME/{destination.repo}")
-    if not os.environ.get(TOKEN):
-        raise ConfigError(f"--push {destination.repo}: {TOKEN} is not set; put a token with write access into it")
-
-
-def push(folder: Path, destination: Destination, hub: HfApi | None = None) -> str:
-    """Upload ``folder`` as a commit; return the repository's address. Raises ``StorageError``; the folder stays."""
-    api, repo = hub or HfApi(token=os.environ.get(TOKEN)), destination.repo
-    try:
-        url = api.create_repo(repo, private=destination.private or None, exist_ok=True)
-        if destination.private and not api.repo_info(repo).private:
-            raise StorageError(f"{repo}: exists and is public; choose another name, or leave --private out")
-        api.upload_folder(
-            repo_id=repo, folder_path=folder, commit_message="Export of spag", delete_patterns=_EARLIER_WEIGHTS
-        )
-    except (OSError, HTTPError, ValueError) as error:
-        fix = f"{folder} is complete: fix this, then hf upload {repo} {folder}"
-        raise StorageError(f"{repo}: not uploaded: {first_line(error)}; {fix}") from error
-    return str(url)
