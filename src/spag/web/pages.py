@@ -14,7 +14,7 @@ from spag.core.errors import SpagError
 from spag.core.types import State
 from spag.games.base import Game, explain
 from spag.report.arena_tables import role_table
-from spag.report.html import game_style
+from spag.report.html import game_style, spaced
 from spag.report.readable import ReadableRun
 from spag.report.run_tables import arena_note
 from spag.runs.records import StageProgress
@@ -72,10 +72,13 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
 def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]) -> HTMLResponse:
     """The list of games. htmx requests only the results, and gets the short form of the address."""
     kinds = site.run().games
-    outcomes = {one.name: one.label for kind in kinds.values() for one in kind.outcomes.values()}
-    winners = (*dict.fromkeys(role for kind in kinds.values() for role in kind.roles), NOBODY)
-    for name, known in (("game", kinds), ("outcome", outcomes), ("winner", winners)):
-        if getattr(asked, name) not in (None, *known):
+    known = {
+        "game": {name: kind.title for name, kind in kinds.items()},
+        "outcome": {one.name: one.label for kind in kinds.values() for one in kind.outcomes.values()},
+        "winner": {name: spaced(name) for name in (*(role for kind in kinds.values() for role in kind.roles), NOBODY)},
+    }
+    for name, own in known.items():
+        if getattr(asked, name) not in (None, *own):
             titles = ", ".join(kind.title for kind in kinds.values())
             raise HTTPException(422, f"{name}: {titles} has no such {name}")
     found = queries.find_games(site.index, asked, kinds)
@@ -83,8 +86,10 @@ def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]
         answer = site.page(request, "_games.html", asked=asked, found=found)
         answer.headers["HX-Replace-Url"] = f"/games?{asked.address(found.page)}".rstrip("?")
         return answer
-    choices = {**queries.choices(site.index), "outcome": outcomes, "winner": winners}
-    return site.page(request, "games.html", choices=choices, asked=asked, found=found)
+    choices = queries.choices(site.index)
+    if asked.source:
+        choices["source"].setdefault(asked.source, asked.source)  # those of online steps are not listed
+    return site.page(request, "games.html", choices=choices | known, asked=asked, found=found)
 
 
 @router.get("/steps")

@@ -181,12 +181,14 @@ def _total(counts: Iterable[Ended]) -> Ended:
     return sum(map(Counter, counts), Counter[str]())
 
 
-def choices(index: GameIndex) -> dict[str, list[str]]:
-    """Return the values of filters with few values; online games are found by phase and step, not by source."""
+def choices(index: GameIndex) -> dict[str, dict[str, str]]:
+    """Return the values of filters with few values, and how they are shown; online games are found by phase and step,
+    not by source.
+    """
     found = {}
     for column, rest in (("source", "AND phase = ''"), ("phase", ""), ("first", ""), ("second", "")):
         sql = f"SELECT {column} FROM games WHERE {column} != '' {rest} GROUP BY {column} ORDER BY min(id) LIMIT 100"
-        found[column] = [name for (name,) in index.query(sql)]
+        found[column] = {name: name for (name,) in index.query(sql)}
     return found
 
 
