@@ -118,7 +118,7 @@ class Served:
         return [Reader(fault).text for box in boxes for fault in re.findall(r"<li>.*?</li>", box, re.DOTALL)]
 
     def sync(self) -> None:
-        index_all(self.client.app.state.site.reader.index)  # type: ignore[attr-defined]  # of FastAPI
+        index_all(self.client.app.state.site.index)  # type: ignore[attr-defined]  # of FastAPI
 
     def restore(self, path: Path) -> None:
         if path.is_dir():
@@ -218,7 +218,7 @@ def test_bots_can_be_played_while_the_models_cannot_be_found(tmp_path: Path) -> 
 
 def test_a_loop_that_ends_by_itself_says_so_on_the_page(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     app = site(make_run(tmp_path / "run"))
-    index = app.state.site.reader.index
+    index = app.state.site.index
 
     def fail() -> bool:
         raise AssertionError("a fault of ours")

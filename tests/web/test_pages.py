@@ -63,7 +63,7 @@ def test_the_overview_is_left_alone_until_something_changes(run: Path, tmp_path:
     assert client.get(seen).status_code == 204
     with JsonlStore(games) as store:
         store.append(won("planet"))
-    app.state.site.reader.index.sync()
+    app.state.site.index.sync()
     assert client.get(seen).text.startswith('<div id="overview"')
 
 

@@ -204,7 +204,7 @@ def site(
 ) -> FastAPI:
     """The application over ``path``, its index complete."""
     app = create_app(path, Access(token=token), open_model=open_model, reply_limit_s=limit_s)
-    index_all(app.state.site.reader.index)
+    index_all(app.state.site.index)
     return app
 
 

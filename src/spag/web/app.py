@@ -26,8 +26,8 @@ from spag.storage.manifest import MANIFEST
 from spag.web import live_games, pages
 from spag.web.index import GameIndex
 from spag.web.security import Access, Guard
-from spag.web.sessions import ModelPool, OpenModel, Sessions
-from spag.web.site import RunReader, Site
+from spag.web.sessions import ModelPool, OpenModel
+from spag.web.site import Site
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +43,9 @@ def create_app(
     ``open_model`` opens an opponent by its displayed name (``base``, ``spag-1``, ``bot:NAME``).
     """
     game_style(*_check(path).games.values())  # raises for a game that cannot be shown
-    reader = RunReader(path)
     models = ModelPool(open_model or partial(_open_opponent, path), partial(_stamp, path))
     app = FastAPI(lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.site = Site(path, access, reader, models, Sessions(), reply_limit_s)
+    app.state.site = Site(path, access, models, reply_limit_s)
     app.include_router(pages.router)
     app.include_router(live_games.router)
     app.mount("/static", StaticFiles(packages=[("spag.web", "static"), ("spag.report", "static")]), name="static")
@@ -90,13 +89,13 @@ def _check(path: Path) -> RunFolder:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     site: Site = app.state.site
-    follower = asyncio.create_task(_follow(site.reader.index))
-    follower.add_done_callback(partial(_on_end, site.reader.index))
+    follower = asyncio.create_task(_follow(site.index))
+    follower.add_done_callback(partial(_on_end, site.index))
     yield
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
     site.models.close()
-    site.reader.index.close()
+    site.index.close()
 
 
 async def _follow(index: GameIndex) -> None:

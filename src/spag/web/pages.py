@@ -47,7 +47,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
     known = site.run()
     run = ReadableRun(known)
     stages: list[StageProgress] = run.part(known.progress, [])  # none if the manifest is damaged
-    faults = filter(None, [site.reader.fault, *site.index.faults, *run.damage])
+    faults = filter(None, [site.fault, *site.index.faults, *run.damage])
     body = site.render(
         request,
         "_overview.html",

@@ -5,7 +5,6 @@ and name the file.
 """
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -30,22 +29,24 @@ AGAIN_S = 5.0  # seconds between two tries to read damaged settings
 MOST_FIELDS = 20  # fields of a form
 
 
-class RunReader:
-    """Reads the run at ``path`` for pages and index. Raises ``SpagError`` if it cannot be read at the start.
+class Site:
+    """The run folder or file of episodes at ``path``, and its state between requests. Raises ``SpagError`` if it cannot
+    be read at the start.
 
     ``fault``: why the settings are outdated; empty if they are not. The kinds of games are fixed once games are in the
     index, because pages show them by their roles and outcomes.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self.fault, self._looked = path, "", time.monotonic()
+    def __init__(self, path: Path, access: Access, models: ModelPool, reply_limit_s: float) -> None:
+        self.path, self.access, self.models, self.reply_limit_s = path, access, models, reply_limit_s
+        self.sessions, self.fault, self._looked = Sessions(), "", time.monotonic()
         self._known, self._stamp = RunFolder(path), self._config_stamp()
-        self.index = GameIndex(lambda: self.read().sources(), lambda: self.read().games)
+        self.index = GameIndex(lambda: self.run().sources(), lambda: self.run().games)
         _ = self._known.config, self._known.games
 
-    def read(self) -> RunFolder:
+    def run(self) -> RunFolder:
         """Return the current run, with the last readable settings."""
-        stamp, run, now = self._config_stamp(), RunFolder(self._path), time.monotonic()
+        stamp, run, now = self._config_stamp(), RunFolder(self.path), time.monotonic()
         if stamp is None or stamp != self._stamp or (self.fault and now - self._looked > AGAIN_S):
             try:
                 self.fault = self._fault(run)
@@ -55,43 +56,23 @@ class RunReader:
                 self._known = run
             self._stamp, self._looked = stamp, time.monotonic()
         settings = {"config": self._known.config, "game": self._known.game, "games": self._known.games}
-        vars(known := RunFolder(self._path)).update(settings)  # in place of what its cached properties would read
+        vars(known := RunFolder(self.path)).update(settings)  # in place of what its cached properties would read
         return known
 
     def _config_stamp(self) -> tuple[int, ...] | None:
         try:
-            found = (self._path / "config.yaml").stat()
+            found = (self.path / "config.yaml").stat()
         except OSError:  # a file of episodes, or a run without settings yet
             return None
         return found.st_ino, found.st_ctime_ns, found.st_size
 
     def _fault(self, run: RunFolder) -> str:
         if run.config is None and self._known.config is not None:
-            return f"{self._path}: config.yaml is gone; the page shows the run by the settings read before"
+            return f"{self.path}: config.yaml is gone; the page shows the run by the settings read before"
         is_other = run.game.name != self._known.game.name or self._known.games.keys() - run.games.keys()
         if is_other and not self.index.is_empty:
-            return f"{self._path}: another game than before, {', '.join(run.games)}; start spag web again to see it"
+            return f"{self.path}: another game than before, {', '.join(run.games)}; start spag web again to see it"
         return ""
-
-
-@dataclass(frozen=True)
-class Site:
-    """The run folder or file of episodes at ``path``, and its state between requests."""
-
-    path: Path
-    access: Access
-    reader: RunReader
-    models: ModelPool
-    sessions: Sessions
-    reply_limit_s: float
-
-    @property
-    def index(self) -> GameIndex:
-        return self.reader.index
-
-    def run(self) -> RunFolder:
-        """Return the current run."""
-        return self.reader.read()
 
     def game_of(self, episode: Episode) -> Game:
         """Return the run's game of an episode, under the rules it was played by. Raises ``DataError`` for another."""
