@@ -180,15 +180,16 @@ def test_the_exact_curve_stands_beside_the_model_that_it_began_with() -> None:
         "base": {"exploitability": 0.5},
     }
     with plot_style():
-        axes = curves.exact_curves([evaluation(4), evaluation(12)], KUHN, "imitation", known, "reinforce").axes[0]
+        axes = curves.exact_curves([evaluation(4), evaluation(12)], KUHN, known, phase_of([])).axes[0]
     policy, line, final = axes.lines
     assert list(policy.get_ydata()) == pytest.approx([0.09, 0.03])
     assert set(line.get_ydata()) == {0.37} and list(final.get_xydata()[0]) == [12.0, 0.04]
 
 
 def phase_of(evaluations: list[dict[str, Any]], opponents: Sequence[dict[str, Any]] = ()) -> Any:
-    """Return what the tables read of an online phase."""
-    return SimpleNamespace(name="reinforce", thinks=False, evaluations=evaluations, opponents=opponents)
+    """Return what tables and curves read of an online phase."""
+    model = SimpleNamespace(start="imitation")
+    return SimpleNamespace(model=model, name="reinforce", thinks=False, evaluations=evaluations, opponents=opponents)
 
 
 def test_tables_compare_the_first_with_the_last_evaluation_of_each_opponent() -> None:
@@ -264,7 +265,7 @@ def test_a_run_without_offline_phases_has_no_section_of_them(tmp_path: Path) -> 
 def test_the_policy_is_drawn_after_one_evaluation_against_two_opponents() -> None:
     rows = [{**evaluation(4), "opponent": name} for name in ("start", "bot:x")]
     with plot_style():
-        figure = curves.exact_curves(rows, KUHN, "imitation", {}, "reinforce")
+        figure = curves.exact_curves(rows, KUHN, {}, phase_of([]))
     assert [line.get_marker() for line in figure.axes[0].lines] == ["o"]
 
 

@@ -1,5 +1,5 @@
-"""Line plots over training steps, as small multiples. Like those in ``charts``, functions take plain numbers and
-return matplotlib figures.
+"""Line plots over training steps, as small multiples: functions take metrics as read from files, and return matplotlib
+figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from spag.report.charts import labels, look, plain
 from spag.report.html import role_color, spaced
 from spag.report.plot_files import INK, WIDTH
 from spag.report.run_tables import OF_ROLE
+from spag.runs.records import OnlinePhase
 
 Rows = Sequence[Mapping[str, Any]]
 _POINTS = 300  # points of a curve; longer ones are shown as means
@@ -91,23 +92,16 @@ def evaluation_curves(evaluations: Rows, game: Game) -> Figure:
     return figure
 
 
-def exact_curves(
-    evaluations: Rows,
-    game: Game,
-    start: str,
-    known: Mapping[str, Mapping[str, float]],
-    final: str,
-    *,
-    thinking: bool = False,
-) -> Figure:
-    """The exact metrics of a solved game at every evaluation.
+def exact_curves(evaluations: Rows, game: Game, known: Mapping[str, Mapping[str, float]], phase: OnlinePhase) -> Figure:
+    """The exact metrics of a solved game at every evaluation of ``phase``.
 
-    ``known``: metrics of models by name; those of ``start`` are drawn as lines, those of ``final`` as points at the
-    last step. ``thinking``: whether the policy thinks in play.
+    ``known``: metrics of models by name; those of the phase's first model are drawn as lines, those of its final one as
+    points at the last step.
     """
+    start, final = phase.model.start, phase.name
     exact = {row["step"]: row["exact"] for row in evaluations}  # the same in the row of each opponent
     names = list(dict.fromkeys(name for figures in exact.values() for name in figures))
-    figure, grid = _grid(len(names), f"{game.title}: exact figures{scored_how(thinking=thinking)}")
+    figure, grid = _grid(len(names), f"{game.title}: exact figures{scored_how(thinking=phase.thinks)}")
     for axes, name in zip(grid, names, strict=True):
         first = name == names[0]
         points = _points([{"step": step, **figures} for step, figures in exact.items()], name)

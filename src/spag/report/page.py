@@ -97,9 +97,8 @@ def _online_plots(run: ReadableRun, phase: OnlinePhase) -> Drawn:
             says = f"Evaluations between online steps by role, {game.title}"
             yield of_evaluations, says, curves.evaluation_curves(evaluations, game)
         if any(row["exact"] for row in evaluations):
-            says, known = f"Exact figures of the policy by online step, {game.title}", _known(run, phase, game)
-            models = phase.model.start, known, phase.name
-            yield of_exact, says, curves.exact_curves(evaluations, game, *models, thinking=phase.thinks)
+            says = f"Exact figures of the policy by online step, {game.title}"
+            yield of_exact, says, curves.exact_curves(evaluations, game, _known(run, phase, game), phase)
     of_training = curves.training_curves("Training", phase.rows, phase.games[0], online=True)
     yield _stem(run, phase, "training"), "Training figures by online step", of_training
 
