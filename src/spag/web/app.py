@@ -99,14 +99,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _follow(index: GameIndex) -> None:
-    """Keep the index up to date while the server runs; each problem is logged once."""
-    described: list[str] = []
+    """Keep the index up to date while the server runs; the pages name what cannot be read."""
     while True:
         is_behind = await run_in_threadpool(index.sync)
-        for trouble in (new := index.troubles):
-            if trouble not in described:
-                logger.warning("cannot follow the run for now: %s", trouble)
-        described = new
         await asyncio.sleep(0 if is_behind else FOLLOW_S)
 
 

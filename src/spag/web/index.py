@@ -121,21 +121,16 @@ class GameIndex:
         weakref.finalize(self, self._db.close)  # Python 3.13 warns about unclosed connections
         self._db.executescript(_SCHEMA)
 
-    @property
-    def troubles(self) -> list[str]:
-        """What cannot be read now."""
-        return [*self._troubles.values()]
-
     def stop(self, why: str) -> None:
         """Show on the pages that the run is no longer followed."""
         self._troubles["stopped"] = why
 
     @property
     def faults(self) -> list[str]:
-        """``troubles``, then a line for each of the first twenty files with lines that hold no game."""
+        """What cannot be read now, then a line for each of the first twenty files with lines that hold no game."""
         found = list(dict.fromkeys(fault for one in list(self._followers.values()) if (fault := one.fault)))
         more = [f"{len(found) - _MOST_FAULTS:,} more files have such lines"] if len(found) > _MOST_FAULTS else []
-        return [*self.troubles, *found[:_MOST_FAULTS], *more]
+        return [*self._troubles.values(), *found[:_MOST_FAULTS], *more]
 
     @property
     def is_empty(self) -> bool:
