@@ -48,8 +48,11 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
         "cost": run_tables.cost_table(run),
         "settings": (run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
         "longest": _LONGEST,
+        "reasoning_finding": reasoning_finding(run.reasoning) if run.reasoning else None,
+        "reasoning": run_tables.reasoning_table(run.reasoning) if run.reasoning else None,
+        "online": [_online_phase(run, phase) for phase in _shown_online(run)],
     }
-    parts = _arena(run) | _reasoning(run) | _selfplay(run) | _online(run) | _games(run)
+    parts = _arena(run) | _selfplay(run) | _games(run)
     path = folder / "index.html"
     write_atomically(path, environment("spag.report").get_template("report.html").render(shown | parts))
     for line in run.damage:
@@ -154,12 +157,6 @@ def _matrix_caption(arena: Mapping[str, Any], game: Game) -> str:
     return f"Large: {', '.join(won)}. Small: {' · '.join(other)}. All in % of games."
 
 
-def _reasoning(run: ReadableRun) -> dict[str, Any]:
-    if not (found := run.reasoning):
-        return {"reasoning_finding": None}
-    return {"reasoning_finding": reasoning_finding(found), "reasoning": run_tables.reasoning_table(found)}
-
-
 def _selfplay(run: ReadableRun) -> dict[str, Any]:
     health = {play.name: play.health for play in run.plays if play.health}
     return {
@@ -169,12 +166,8 @@ def _selfplay(run: ReadableRun) -> dict[str, Any]:
     }
 
 
-def _online(run: ReadableRun) -> dict[str, Any]:
-    """Return for each online phase the tables of its games, and where its time went."""
-    return {"online": [_online_phase(run, phase) for phase in _shown_online(run)]}
-
-
 def _online_phase(run: ReadableRun, phase: OnlinePhase) -> dict[str, Any]:
+    """Return the tables of a phase's games, and where its time went."""
     return {
         "phase": phase,
         "plots": {game: _online_names(run, phase, game) for game in phase.games},
