@@ -37,7 +37,7 @@ TABOO = AdversarialTaboo()
 def make_games(count: int, iteration: int, words: Sequence[str]) -> Iterator[Episode]:
     rng = random.Random(iteration)
     outcomes = list(TABOO.outcomes)
-    players = dict.fromkeys(TABOO.roles, PlayerInfo(f"iteration-{iteration - 1}"))
+    players = dict.fromkeys(TABOO.roles, PlayerInfo(f"spag-{iteration - 1}"))
     for number in range(count):
         said = []
         for turn in range(rng.randint(1, 10)):
@@ -74,7 +74,7 @@ def kinds(words: Sequence[str]) -> dict[str, tuple[str, Query]]:
     games: dict[str, Query] = {
         "first page": lambda rng: {},
         "any page": lambda rng: {"page": rng.randint(1, 1600)},
-        "by iteration": lambda rng: {"source": f"iteration-{rng.randint(1, ITERATIONS)}"},
+        "by iteration": lambda rng: {"source": f"spag-{rng.randint(1, ITERATIONS)}"},
         "by outcome": lambda rng: {"outcome": rng.choice(list(TABOO.outcomes))},
         "by winner and length": lambda rng: {"winner": "nobody", "shortest": rng.randint(1, 5),
         "longest": rng.randint(5, 10)},
@@ -83,32 +83,34 @@ def kinds(words: Sequence[str]) -> dict[str, tuple[str, Query]]:
         "text, while typing": lambda rng: {"text": rng.choice(words)[:3]},
         "text, three words": lambda rng: {"text": " ".join(rng.sample(list(words), 3))},
         "text and every filter": lambda rng: {
-            "text": rng.choice(words), "winner": "attacker", "outcome": "attacker_wins", "source": "iteration-3",
+            "text": rng.choice(words), "winner": "attacker", "outcome": "attacker_wins", "source": "spag-3",
             "longest": 8,
         },
     }  # fmt: skip
     return {
         **{f"games, {title}": ("/games", query) for title, query in games.items()},
-        "one game": ("/games/iteration-2/{}", lambda rng: {}),
+        "one game": ("/games/spag-2/{}", lambda rng: {}),
         "one word": ("/tasks", lambda rng: {"task": rng.choice(words)}),
         "words": ("/tasks", lambda rng: {}),
         "overview": ("/", lambda rng: {}),
     }
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=50_000)
     parser.add_argument("--repeats", type=int, default=40)
-    options = parser.parse_args()
+    options = parser.parse_args(given)
     words = shipped_words()
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         for iteration in range(1, ITERATIONS + 1):
             write_rows(
-                run / f"iteration-{iteration}" / "episodes.jsonl",
+                run / f"1-spag/iteration-{iteration}" / "episodes.jsonl",
                 make_games(options.games // ITERATIONS, iteration, words),
             )
+        phases = [{"algorithm": "spag", "iterations": ITERATIONS}]
+        write_json(run / "config.yaml", {"phases": phases})  # JSON is YAML too
         write_json(run / "manifest.json", {"measured": {}, "stages": {}})
         size = sum(path.stat().st_size for path in run.rglob("*.jsonl"))
         app = create_app(run, Access())

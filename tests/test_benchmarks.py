@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import online, steps
+from benchmarks import online, steps, web
 from benchmarks.corpus import long_games
 from benchmarks.machine import datasheet, hardware, versions
 from benchmarks.steps import Ours, PaperStyle, Setting, Work
@@ -139,3 +139,9 @@ def test_a_gpu_is_known_by_the_name_that_torch_gives_it(name: str, gib: float, k
 def test_results_say_what_they_were_measured_on() -> None:
     assert {"cpu", "cores", "python", "bfloat16"} <= hardware().keys()
     assert {"spag-selfplay", "torch", "transformers"} <= versions().keys()
+
+
+def test_the_web_is_asked_for_every_kind_of_page(capsys: pytest.CaptureFixture[str]) -> None:
+    web.main(["--games", "60", "--repeats", "1"])
+    said = capsys.readouterr().out
+    assert all(title in said for title in web.kinds(["a"]))

@@ -61,6 +61,8 @@ class _Score(TypedDict):
 
 class _Tested(_Score):
     p: float
+    better: int
+    worse: int
 
 
 class _TaskFigure(TypedDict):
