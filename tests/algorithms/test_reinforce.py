@@ -8,7 +8,7 @@ import torch
 from one_token import KUHN, MOVES, Estimate, hand, random_policy, trajectories
 
 from spag.algorithms.base import Needs, TokenBatch, Totals
-from spag.algorithms.credit import DRIFT, normalized, without_drift
+from spag.algorithms.credit import DRIFT, relative_to_mean, without_drift
 from spag.algorithms.policy_gradient import (
     importance_correction,
     policy_gradient_loss,
@@ -101,6 +101,9 @@ def test_what_a_step_needs_follows_the_coefficients() -> None:
 
 
 def test_normalized_advantages_are_centred_and_the_divisor_has_a_floor() -> None:
+    def normalized(values: list[float], spread: float) -> list[float]:
+        return relative_to_mean(values, [0] * len(values), spread, normalize=True)
+
     # 2 and -1 have the mean 0.5 and deviate by 1.5
     assert normalized([2.0, -1.0], 4.0) == [1.0, -1.0]
     # sixteen near ties are not blown up: the divisor is a tenth of the range, and drift is cut once they are centred

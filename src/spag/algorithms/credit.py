@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
@@ -162,48 +162,26 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
     )
 
 
-def by_group(
-    values: Sequence[float], groups: Sequence[Hashable], change: Callable[[Sequence[float]], Sequence[float]]
-) -> list[float]:
-    """Apply ``change`` to the values of each group and return all; ``groups`` names the group of each value."""
-    members: dict[Hashable, list[int]] = defaultdict(list)
-    for at, group in enumerate(groups):
-        members[group].append(at)
-    found = [0.0] * len(values)
-    for places in members.values():
-        for at, value in zip(places, change([values[at] for at in places]), strict=True):
-            found[at] = value
-    return found
-
-
 def relative_to_mean(
     values: Sequence[float], groups: Sequence[Hashable], spread: float, *, normalize: bool
 ) -> list[float]:
     """Return each value minus the mean of its group; drift, a small share of the rewards' range ``spread``, is 0.
 
-    ``normalize``: a group's results are divided by their standard deviation (``normalized``).
+    ``groups`` names the group of each value. ``normalize``: a group's results are divided by their standard deviation,
+    but at least by a tenth of ``spread``, so that a step whose games end alike is not blown up.
     """
-
-    def change(own: Sequence[float]) -> list[float]:
-        if normalize:
-            return normalized(own, spread)
-        mean = fmean(own)
-        return without_drift([value - mean for value in own], spread)
-
-    return by_group(values, groups, change)
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        members[group].append(at)
+    found = [0.0] * len(values)
+    for places in members.values():
+        own = [values[at] for at in places]
+        mean, scale = fmean(own), max(pstdev(own), 0.1 * spread) if normalize else 1.0
+        for at, centred in zip(places, without_drift([value - mean for value in own], spread), strict=True):
+            found[at] = centred / scale
+    return found
 
 
 def without_drift(advantages: Sequence[float], spread: float) -> list[float]:
     """Return ``advantages`` with values below ``DRIFT`` of the range of rewards, ``spread``, set to 0."""
     return [0.0 if abs(advantage) < DRIFT * spread else advantage for advantage in advantages]
-
-
-def normalized(advantages: Sequence[float], spread: float) -> list[float]:
-    """Return ``advantages`` centred, without drift, and divided by their standard deviation.
-
-    The divisor is at least a tenth of the range of rewards, so that a step whose games end alike is not blown up.
-    """
-    if not advantages:
-        return []
-    centre, scale = fmean(advantages), max(pstdev(advantages), 0.1 * spread)
-    return [advantage / scale for advantage in without_drift([one - centre for one in advantages], spread)]
