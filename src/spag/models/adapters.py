@@ -14,7 +14,11 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def with_adapter(model: PreTrainedModel, folder: Path, *, name: str, trainable: bool) -> PreTrainedModel:
-    """Return ``model`` with the adapter in ``folder`` as ``name``. Raises ``ModelError`` unless its weights match."""
+    """Return ``model`` with the adapter in ``folder`` as ``name``. Raises ``ModelError`` unless its weights match.
+
+    ``has_other_embeddings`` of the model tells whether one of its adapters brought embeddings, which replaced the base
+    model's: it is then saved with them.
+    """
     from peft import PeftModel, get_peft_model_state_dict  # noqa: PLC0415 - slow to import, and only adapters need it
 
     file = folder / ADAPTER_WEIGHTS
@@ -35,6 +39,7 @@ def with_adapter(model: PreTrainedModel, folder: Path, *, name: str, trainable: 
     # Embeddings may also have been trained.
     others = {f"base_model.model.{key}" for key in adapted.get_base_model().state_dict()}
     refuse_unless_equal(str(folder), "the adapter", wanted - found, found - wanted - others)
+    adapted.has_other_embeddings = getattr(adapted, "has_other_embeddings", False) or bool(found - wanted)
     return adapted
 
 

@@ -32,7 +32,6 @@ from spag.models.adapters import with_adapter
 from spag.models.finding import adapter_base, check_generation_config, resolve_model
 from spag.models.refusals import loading
 from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names, weights_of_adapter
-from spag.models.saved import brings_embeddings
 from spag.models.speed import core_speeds
 from spag.models.weights import check_finite, check_own_code, check_size, refuse_unless_equal, weights_of
 from spag.storage.home import expanded
@@ -140,7 +139,6 @@ def load_model(
     with loading(name, source):
         if adapted is not None:
             model = with_adapter(model, Path(source), name=adapter, trainable=trainable_adapter)
-            _note_embeddings(model, Path(source))
         # ZeRO-3 has its shards in place; frozen weights that it gathers go where their placeholders are
         model = model if quantization or is_deepspeed_zero3_enabled() else model.to(device)
     fix = "it was broken while it was trained or saved; take an earlier checkpoint or download it again"
@@ -161,14 +159,8 @@ def load_adapters(adapters: Mapping[str, str], *, trainable: bool = False, **opt
     for name, folder in others:
         with loading(folder, folder):
             model = with_adapter(model, expanded(folder), name=name, trainable=trainable)
-            _note_embeddings(model, expanded(folder))
         check_finite(folder, weights_of_adapter(dict(weights_of(model)), name).items(), "train it again")
     return model.eval()
-
-
-def _note_embeddings(model: Any, folder: Path) -> None:
-    """Note on ``model`` whether one of its adapters brought embeddings: it is then saved with them."""
-    model.has_other_embeddings = getattr(model, "has_other_embeddings", False) or brings_embeddings(folder)
 
 
 def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:

@@ -1,7 +1,7 @@
 """The weights of a saved model, by their names in a loaded one."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,28 +45,11 @@ def _loaded(folder: Path) -> dict[str, "Tensor"]:
     return {name: weight.detach() for name, weight in model.named_parameters()}
 
 
-def brings_embeddings(folder: Path) -> bool:
-    """Whether the adapter in ``folder`` holds embeddings, which replace the base model's as it is loaded."""
-    from safetensors import safe_open  # noqa: PLC0415 - imports torch
-
-    from spag.models.adapters import ADAPTER_WEIGHTS  # noqa: PLC0415 - imports torch
-
-    with safe_open(folder / ADAPTER_WEIGHTS, framework="pt") as opened:
-        names = _names(folder, LONE_ADAPTER, opened.keys())
-    return None in names.values()
-
-
 def _of_adapter(folder: Path, adapter: str) -> dict[str, "Tensor"]:
-    weights = _in_files(folder)
-    names = _names(folder, adapter, weights)
-    return {name: weights[saved] for saved, name in names.items() if name is not None}
-
-
-def _names(folder: Path, adapter: str, saved: Iterable[str]) -> dict[str, str | None]:
-    """Return the names in a loaded model of the weights ``saved`` in ``folder``; see ``_name``."""
     described = read_adapter(folder)
     whole = described.whole if described else ()
-    return {name: _name(name, adapter, whole) for name in saved}
+    named = ((_name(saved, adapter, whole), value) for saved, value in _in_files(folder).items())
+    return {name: value for name, value in named if name is not None}
 
 
 def _name(name: str, adapter: str, whole: Sequence[str]) -> str | None:
