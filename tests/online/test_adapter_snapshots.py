@@ -13,7 +13,7 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.transformers.engine import TransformersEngine
 from spag.learning.start import trainable
-from spag.models.loading import load_adapters, load_model, load_tokenizer, save_model, save_roles
+from spag.models.loading import load_adapters, load_model, load_tokenizer, save_model
 from spag.models.roles import adapter_name, read_roles, weights_of_adapter
 from spag.models.saved import saved_weights
 from tiny_model import make_model
@@ -81,7 +81,7 @@ def test_so_does_one_with_an_adapter_for_each_role(base: Path, tmp_path: Path, k
     model = adapted(base, *names, **KINDS[kind])
     own = {name: weight for name, weight in model.named_parameters() if any(f".{one}" in name for one in names)}
     randomised(own)
-    save_roles(model, load_tokenizer(str(base)), tmp_path / "snapshot", ROLES)
+    save_model(model, load_tokenizer(str(base)), tmp_path / "snapshot", roles=ROLES)
     found = saved_weights(tmp_path / "snapshot")
     assert found.keys() == own.keys()
     assert all(torch.equal(found[name], weight) for name, weight in own.items())

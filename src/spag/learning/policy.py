@@ -24,7 +24,7 @@ from spag.learning.start import trainable
 from spag.models.adapters import use_adapter
 from spag.models.collate import Batch
 from spag.models.finding import ADAPTER_CONFIG
-from spag.models.loading import load_tokenizer, save_model, save_roles
+from spag.models.loading import load_tokenizer, save_model
 from spag.models.roles import adapter_name, models_of
 from spag.models.weights import weights_of
 
@@ -196,13 +196,11 @@ class TrainedPolicy:
         weights = whole_weights(self.bare) if is_sharded(self.bare) else None
         if self.accelerator.distributed_type is DistributedType.DEEPSPEED:
             weights = whole_zero3_weights(self.bare)
-        if self.accelerator.is_main_process and self.adapters:
-            save_roles(self.bare, self.tokenizer, folder, [*self.adapters])
-        elif self.accelerator.is_main_process:
+        if self.accelerator.is_main_process:
             if self.settings.save_dtype == "bfloat16" and not hasattr(self.bare, "peft_config"):
                 exact = weights_of(self.bare) if weights is None else weights.items()  # of tied weights only one
                 weights = {name: weight.detach().bfloat16() for name, weight in exact}
-            save_model(self.bare, self.tokenizer, folder, weights)
+            save_model(self.bare, self.tokenizer, folder, weights, [*self.adapters])
         self.accelerator.wait_for_everyone()
 
     @contextmanager

@@ -8,7 +8,7 @@ safetensors). Broken files, weights that do not match their config, and non-fini
 import json
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -215,30 +215,29 @@ def save_model(
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     weights: dict[str, torch.Tensor] | None = None,
+    roles: Sequence[str] = (),
 ) -> None:
     """Save ``model`` and ``tokenizer`` as a plain transformers folder, which is complete or absent even after a crash.
 
-    ``weights`` by name are saved in place of the model's own, which may be sharded over processes. Raises
-    ``ModelError`` for weights that are not finite; ``folder`` then keeps its contents.
+    ``weights`` by name are saved in place of the model's own, which may be sharded over processes. ``roles``: the model
+    has an adapter for each, and they are saved in the layout of ``roles.py``. Raises ``ModelError`` for weights that
+    are not finite; ``folder`` then keeps its contents.
     """
-    _check_saved(folder, weights_of(model) if weights is None else weights.items())
+    saved, names = weights_of(model) if weights is None else weights.items(), adapter_names(roles)
+    check_finite(f"{folder}: not saved", saved, "lower the learning rate and train again")
     _make_savable(model)
-    with _replaced(folder) as beside:
-        model.save_pretrained(beside, safe_serialization=True, state_dict=weights, **_of_peft(model))
-        tokenizer.save_pretrained(beside)
-
-
-def save_roles(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, roles: Sequence[str]) -> None:
-    """Save the adapters of ``model`` for ``roles`` in the layout of ``roles.py``."""
-    names = adapter_names(roles)
-    _check_saved(folder, weights_of(model))
-    with _replaced(folder) as beside:
-        options = {"selected_adapters": [*names.values()], **_of_peft(model)}
-        model.save_pretrained(beside, safe_serialization=True, **options)
-        (beside / "README.md").unlink(missing_ok=True)  # peft's name for a single adapter
-        for name in names.values():
-            tokenizer.save_pretrained(beside / name)
-        write_json(beside / ROLES, names)
+    options = _of_peft(model) | ({"selected_adapters": [*names.values()]} if names else {})
+    with folder_beside(folder) as beside:
+        model.save_pretrained(beside, safe_serialization=True, state_dict=weights, **options)
+        for place in [beside / name for name in names.values()] or [beside]:
+            tokenizer.save_pretrained(place)
+        if names:
+            (beside / "README.md").unlink(missing_ok=True)  # peft's name for a single adapter
+            write_json(beside / ROLES, names)
+        sync_files(beside)
+        if folder.exists():
+            shutil.rmtree(folder)
+        beside.rename(folder)
 
 
 def _of_peft(model: PreTrainedModel) -> dict[str, Any]:
@@ -262,21 +261,6 @@ def _make_savable(model: PreTrainedModel) -> None:
         model.generation_config = GenerationConfig(
             **{name: value for name, value in ids.items() if not isinstance(value, int) or value >= 0}
         )
-
-
-def _check_saved(folder: Path, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    check_finite(f"{folder}: not saved", weights, "lower the learning rate and train again")
-
-
-@contextmanager
-def _replaced(folder: Path) -> Iterator[Path]:
-    """Make a folder that replaces ``folder`` when the block succeeds."""
-    with folder_beside(folder) as beside:
-        yield beside
-        sync_files(beside)
-        if folder.exists():
-            shutil.rmtree(folder)
-        beside.rename(folder)
 
 
 def library_versions() -> dict[str, str]:
