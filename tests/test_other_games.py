@@ -148,9 +148,9 @@ def test_games_of_another_kind_are_named_not_judged(tmp_path: Path) -> None:
     [hand] = bot_games("bot:random", 1, 1, get("kuhn_poker"))
     hint = "not adversarial_taboo; keep the games of one kind in a file"
     message = rf"the game 'bot:random/train-\d+-\w+-0' is kuhn_poker, {hint}"
-    for judge in (True, False):  # a judged game is as wrong as one that is judged anew
+    for settings in (None, RewardSettings()):  # a judged game is as wrong as one that is judged anew
         with pytest.raises(DataError, match=message):
-            assign_rewards([hand], settings=RewardSettings(judge=judge))
+            assign_rewards([hand], settings=settings)
     write_rows(tmp_path / "games.jsonl", [episode_of("river", "Hi", id="taboo"), hand])
     options = ["rewards", str(tmp_path / "games.jsonl"), "--output", str(tmp_path / "samples.jsonl")]
     result = CliRunner().invoke(main, options)

@@ -22,13 +22,13 @@ end alike, and AdamW would turn that into full steps.
 """
 
 
-def result_of(episode: Episode, game: Game, *, judge: bool = False) -> Result:
-    """Return how a game ended: as judged when it was played; if it was not, or with ``judge``, as judged now.
+def result_of(episode: Episode, game: Game) -> Result:
+    """Return how a game ended: as judged when it was played; if it was not, as judged now.
 
     Raises ``DataError`` for an episode of another game, on a task that it cannot play, or that cannot be replayed, and
     one whose recorded result is none of the game's.
     """
-    if judge or episode.outcome is None or episode.length is None or episode.game != game.name:
+    if episode.outcome is None or episode.length is None or episode.game != game.name:
         return replace(replay(game, episode), reason="")  # refuses an episode of another game
     faults = {
         f"outcome {episode.outcome!r}": episode.outcome not in game.outcomes,

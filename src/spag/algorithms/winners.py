@@ -15,7 +15,7 @@ those that are trained.
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from spag.algorithms.base import Algorithm, Metrics, TokenBatch, mean_of, mixed
@@ -41,7 +41,6 @@ class RewardSettings:
     upstream.
     ``roles``: roles whose samples are kept (``None``: all); other roles' samples count in the weights, then are
     dropped. ``everyone``: both roles of every game without a broken rule, with reward and weight 1.
-    ``judge``: judge every game again, including those already judged when played.
     """
 
     discount: float = 0.8
@@ -54,7 +53,6 @@ class RewardSettings:
     roles: frozenset[str] | None = None
     learner: str | None = None
     everyone: bool = False
-    judge: bool = False
 
 
 @dataclass(slots=True)
@@ -103,16 +101,18 @@ def assign_rewards(
 ) -> list[TrainingSample]:
     """Judge ``episodes`` and return the training samples in game order.
 
-    If given, ``settings`` replaces ``discount`` and ``game`` (by default Adversarial Taboo) replaces ``judge``;
-    ``stats`` is filled in. The prompt of a sample is drawn by (seed, episode id, turn), so it does not depend on the
-    other episodes. Raises ``DataError`` for a game that cannot be judged.
+    If given, ``settings`` replaces ``discount``, and games keep the result of when they were played; ``game`` (by
+    default Adversarial Taboo) replaces ``judge``; ``stats`` is filled in. The prompt of a sample is drawn by (seed,
+    episode id, turn), so it does not depend on the other episodes. Raises ``DataError`` for a game that cannot be
+    judged.
     """
-    settings = settings or RewardSettings(discount=discount, judge=True)
+    if settings is None:
+        settings, episodes = RewardSettings(discount=discount), (replace(one, outcome=None) for one in episodes)
     game, stats = game or get(DEFAULT, judge=judge), stats if stats is not None else RewardStats()
     judged: list[tuple[Episode, Result, dict[str, float]]] = []
     trained: Counter[str] = Counter()
     for episode in episodes:
-        result = result_of(episode, game, judge=settings.judge)
+        result = result_of(episode, game)
         rewards = _trained_rewards(episode, game, result, settings)
         judged.append((episode, result, rewards))
         winners = game.outcomes[result.outcome].winners
