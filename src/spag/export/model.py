@@ -12,7 +12,7 @@ from spag.engines.players import Kind, kind_of
 from spag.export.card import CONFIG, Weights, card, shareable_config
 from spag.export.metadata import ExportSource
 from spag.models.finding import adapter_base, resolve_model
-from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
+from spag.models.loading import load_model, load_tokenizer, quietly, save_model
 from spag.models.refusals import loading
 from spag.runs.layout import BASE
 from spag.runs.reading import RunFolder
@@ -114,6 +114,6 @@ def default_dtype(source: ExportSource) -> str:
     resolved = resolve_model(source.model)
     base = adapter_base(Path(resolved))
     place = resolved if base is None else resolve_model(base)
-    with loading(source.model, place, trust_remote_code=source.trust_remote_code), no_progress_bars():
+    with loading(source.model, place, trust_remote_code=source.trust_remote_code), quietly():
         config = AutoConfig.from_pretrained(place, trust_remote_code=source.trust_remote_code)
     return str(config.dtype or "float32").removeprefix("torch.")

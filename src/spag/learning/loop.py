@@ -36,7 +36,6 @@ from spag.learning.sources import Material, Source, sample_counts
 from spag.learning.updates import apply_gradients, checked_norm, set_learning_rate, syncing
 from spag.models.collate import Batch, EncodedSample
 from spag.models.forward import Entropy, to_device, token_scores
-from spag.models.loading import no_progress_bars
 from spag.models.packed_attention import short_length
 from spag.models.tokens import PromptStyle
 from spag.storage.machine import trim_heap
@@ -92,7 +91,7 @@ class Loop:
         self.metrics = MetricsLog(job.output / "metrics.jsonl", rows_done) if self.is_first else None
         report_to = job.report_to if self.is_first else ()
         self.trackers = Trackers(report_to, job.output / "tensorboard", job.output.name, rows_done)
-        with no_progress_bars(), self.open_source(job, self.policy, engines, rows_done) as self.source:
+        with self.open_source(job, self.policy, engines, rows_done) as self.source:
             if self.online is None:
                 self._train_on_files(resume_from)
             else:

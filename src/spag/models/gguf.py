@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from spag.core.errors import ModelError
 from spag.models.finding import cache_folder
-from spag.models.loading import LOADING, no_progress_bars, save_model
+from spag.models.loading import quietly, save_model
 from spag.models.refusals import described, library_errors
 from spag.storage.disk import storage_errors
 from spag.storage.store import file_digest, folder_beside
@@ -25,7 +25,7 @@ from spag.storage.store import file_digest, folder_beside
 logger = logging.getLogger(__name__)
 
 
-@no_progress_bars()
+@quietly()
 def dequantised(source: Path) -> Path:
     """Return a plain transformers folder with the weights of ``source`` in float32, converting on first use.
 
@@ -59,15 +59,14 @@ def _read_once() -> Iterator[None]:
     """transformers parses the file again for the tokenizer, each config and the weights, and makes the table of names
     again for every module: more than half of the time.
     """
-    with LOADING:
-        slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-        try:
-            for name, function in slow.items():
-                setattr(gguf, name, functools.cache(function))
-            yield
-        finally:
-            for name, function in slow.items():
-                setattr(gguf, name, function)
+    slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    try:
+        for name, function in slow.items():
+            setattr(gguf, name, functools.cache(function))
+        yield
+    finally:
+        for name, function in slow.items():
+            setattr(gguf, name, function)
 
 
 def _move_unless_there(made: Path, folder: Path) -> None:

@@ -38,37 +38,30 @@ from spag.storage.home import expanded
 from spag.storage.machine import limit_kernel_caches
 from spag.storage.store import folder_beside, sync_files, write_json
 
-LOADING = threading.RLock()
+_LOADING = threading.RLock()
 """Held while a model is loaded: meanwhile transformers replaces methods of its classes, and torch's default dtype, for
 all threads.
 """
 
 
 @contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing a progress bar for every model that it loads or saves."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
-
-
-@contextmanager
-def _no_reports() -> Iterator[None]:
-    """Keep transformers from printing tables of errors that we report in one line, one load at a time."""
-    with LOADING:
-        verbosity = transformers_logging.get_verbosity()
+def quietly() -> Iterator[None]:
+    """Load or save, one thread at a time, without transformers' progress bars and its tables of errors that we report
+    in one line.
+    """
+    with _LOADING:
+        shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+        transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
         try:
             yield
         finally:
             transformers_logging.set_verbosity(verbosity)
+            if shown:
+                transformers_logging.enable_progress_bar()
 
 
-@_no_reports()
+@quietly()
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer of ``name``, of an adapter saved without one its base model's. Its pad token falls back to the
     end-of-sequence token. Raises ``ModelError``.
@@ -86,8 +79,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     return tokenizer
 
 
-@no_progress_bars()
-@_no_reports()
+@quietly()
 def load_model(
     name: str,
     *,
@@ -209,7 +201,7 @@ def checked_device(device: str | None) -> str:
     return device
 
 
-@no_progress_bars()
+@quietly()
 def save_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
