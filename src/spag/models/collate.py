@@ -78,7 +78,9 @@ def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:
 
 def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
     packing = pack([sample.fed for sample in samples])
-    columns, picks = packing.predicted_from([sample.completion_start for sample in samples])
+    # from the token before the first trained one to the last that is fed
+    sources = [row[sample.completion_start - 1 :] for row, sample in zip(packing.rows, samples, strict=True)]
+    columns, picks = torch.unique(torch.cat(sources), return_inverse=True)
     row = {"input_ids": packing.input_ids[None], "position_ids": packing.position_ids[None], "packing": packing}
     return {**row, "columns": columns, "picks": picks}
 

@@ -127,18 +127,6 @@ class Chains:
     longest: tuple[int, int]
 
 
-def chains_on(packing: Packing, device: torch.device) -> Chains:
-    """Return the chains of ``packing`` on ``device``."""
-    spans = list(packing.chains())
-    stretches = [[*span.context, (span.start, span.stop)] for span in spans]
-    sizes = [sum(stop - start for start, stop in one) for one in stretches]
-    keys = torch.cat([torch.arange(start, stop) for one in stretches for start, stop in one])
-    longest = max(span.stop - span.start for span in spans), max(sizes)
-    ends = ([0, *(span.stop for span in spans)], [0, *accumulate(sizes)])
-    query_ends, key_ends = (torch.tensor(one, dtype=torch.int32, device=device) for one in ends)
-    return Chains(keys.to(device), query_ends, key_ends, longest)
-
-
 def supports_chains(device: torch.device, dtype: torch.dtype, query: Tensor, value: Tensor) -> bool:
     """Whether flash attention takes ``query`` (..., head_dim) and ``value`` (..., value_dim) in ``dtype``."""
     if varlen_attn is None or device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
@@ -190,7 +178,14 @@ class PackedRow:
 
     @cached_property
     def chains(self) -> Chains:
-        return chains_on(self.packing, self.device)
+        spans = list(self.packing.chains())
+        stretches = [[*span.context, (span.start, span.stop)] for span in spans]
+        sizes = [sum(stop - start for start, stop in one) for one in stretches]
+        keys = torch.cat([torch.arange(start, stop) for one in stretches for start, stop in one])
+        longest = max(span.stop - span.start for span in spans), max(sizes)
+        ends = ([0, *(span.stop for span in spans)], [0, *accumulate(sizes)])
+        query_ends, key_ends = (torch.tensor(one, dtype=torch.int32, device=self.device) for one in ends)
+        return Chains(keys.to(self.device), query_ends, key_ends, longest)
 
     def spans(self, dtype: torch.dtype) -> list[Span]:
         """Return the spans with additive masks of ``dtype``, the fastest for the kernels."""

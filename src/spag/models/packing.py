@@ -61,16 +61,6 @@ class Packing:
         depths = self.position_ids.tolist()
         yield from _chains(_branches(depths, _ends(depths)))
 
-    def predicted_from(self, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the positions in the row whose logits predict the tokens of each sequence from its start on, (C,),
-        and, sequence by sequence, which of them predicts each of these tokens, (K,).
-
-        A sequence leaves out its last token: nothing follows it.
-        """
-        sources = torch.cat([row[start - 1 :] for row, start in zip(self.rows, starts, strict=True)])
-        columns, picks = torch.unique(sources, return_inverse=True)
-        return columns, picks
-
 
 @dataclass(slots=True)
 class _Branch:
