@@ -12,7 +12,6 @@ from spag.algorithms.credit import DRIFT, relative_to_mean, without_drift
 from spag.algorithms.policy_gradient import (
     importance_correction,
     policy_gradient_loss,
-    policy_gradient_terms,
     scheduled,
 )
 from spag.algorithms.reinforce import Baselines, Reinforce, ReinforceSettings
@@ -204,11 +203,10 @@ def test_a_falling_token_of_a_lost_game_is_clipped_too() -> None:
         sampling_logprob=[math.log(0.2)] * 2,
         advantage=[-1.0, -1.0],
     )
-    one = torch.ones(2, dtype=torch.float64)
-    loss = policy_gradient_terms(batch, one, clip_range=0.2, kl_coef=0.0, entropy_coef=0.0).sum()
-    assert loss.item() == pytest.approx(0.8 + 2.0)
+    loss, _ = policy_gradient_loss(batch, ReinforceSettings(sampling={"max_new_tokens": 1}))
+    assert loss.item() == pytest.approx((0.8 + 2.0) / 2)  # over the total weight
     loss.backward()
-    assert batch.logprob.grad.tolist() == pytest.approx([0.0, 2.0])
+    assert batch.logprob.grad.tolist() == pytest.approx([0.0, 2.0 / 2])
 
 
 def test_games_that_are_a_step_old_have_a_trust_region() -> None:

@@ -85,36 +85,16 @@ def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "tuple[
     return ratio.clamp(max=limit), (ratio > limit).float()
 
 
-def policy_gradient_terms(
-    batch: TokenBatch,
-    correction: "Tensor",
-    *,
-    clip_range: float,
-    kl_coef: float,
-    entropy_coef: float,
-    overlap: bool = False,
-) -> "Tensor":
-    """Return each token's loss before weighting, (K,). ``correction``: c_t, (K,), of ``importance_correction``.
+def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[Tensor, Metrics]":
+    """Return sum_t weight / (total weight * most_tokens) * l_t, and metrics.
 
-    r_t = exp(lp_t - old_t);  k_t = 1, with ``overlap`` exp(played_t - old_t)
+    r_t = exp(lp_t - old_t);  k_t = 1, with ``overlap`` exp(played_t - old_t);  c_t of ``importance_correction``
     l_t = -c_t * (min(A * r_t, A * clip(r_t, (1 - clip_range) * k_t, (1 + clip_range) * k_t))
                   - kl_coef / 2 * (lp_t - ref_t)^2) - entropy_coef * H_t
 
     With ``overlap`` the clip bounds r_t / k_t, the ratio to the policy that played: its temperature and filters are no
     staleness, and c_t alone corrects for them. If c_t = 1 / k_t, this is PPO's objective with that old policy. Half the
     squared difference has the gradient of KL[policy || reference], in expectation over the policy's own tokens.
-    """
-    advantage = batch.advantage[batch.sample]
-    ratio = (batch.logprob - batch.old_logprob).exp()
-    played = (batch.played_logprob - batch.old_logprob).detach().clamp(-20.0, 20.0).exp() if overlap else 1.0
-    clipped = (ratio / played).clamp(1.0 - clip_range, 1.0 + clip_range) * played
-    surrogate = (advantage * ratio).minimum(advantage * clipped)
-    penalty = 0.5 * kl_coef * (batch.logprob - batch.ref_logprob) ** 2
-    return -correction * (surrogate - penalty) - entropy_coef * batch.entropy
-
-
-def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[Tensor, Metrics]":
-    """Return sum_t weight / (total weight * most_tokens) * l_t of ``policy_gradient_terms``, and metrics.
 
     The constant divisor, the tokens of the longest thought and utterance, weighs every token of the update equally, so
     that long utterances are neither favored nor punished (arXiv 2503.20783). The total weight includes samples that
@@ -122,15 +102,13 @@ def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[
     """
     kl_coef, entropy_coef = coefficients(settings, batch.step)
     correction, limited = importance_correction(batch, settings.correction, settings.correction_limit)
-    terms = policy_gradient_terms(
-        batch,
-        correction,
-        clip_range=settings.clip_range,
-        kl_coef=kl_coef,
-        entropy_coef=entropy_coef,
-        overlap=settings.overlap > 0,
-    )
-    weight = batch.weight[batch.sample]
+    advantage, weight = batch.advantage[batch.sample], batch.weight[batch.sample]
+    ratio = (batch.logprob - batch.old_logprob).exp()
+    played = (batch.played_logprob - batch.old_logprob).detach().clamp(-20.0, 20.0).exp() if settings.overlap else 1.0
+    clipped = (ratio / played).clamp(1.0 - settings.clip_range, 1.0 + settings.clip_range) * played
+    surrogate = (advantage * ratio).minimum(advantage * clipped)
+    penalty = 0.5 * kl_coef * (batch.logprob - batch.ref_logprob) ** 2
+    terms = -correction * (surrogate - penalty) - entropy_coef * batch.entropy
     loss = (weight * terms).sum() / (max(batch.totals.weight, 1e-9) * settings.sampling.most_tokens)
     return loss, _metrics(batch, weight, limited, settings)
 
