@@ -119,7 +119,7 @@ def read_reference(path: Path, fingerprint: str) -> dict[int, list[float]] | Non
     """Return log-probabilities by sample, or ``None`` if the file is absent, damaged or of another training."""
     try:
         header, *rows = [row for _, row in raw_rows(path)] or [{}]
-        if header != _header(fingerprint, len(rows)):
+        if header != {"fingerprint": fingerprint, "rows": len(rows)}:
             return None
         return {row.sample: row.logprobs for row in convert(rows, list[_CachedRow], str(path))}
     except DataError:
@@ -128,9 +128,5 @@ def read_reference(path: Path, fingerprint: str) -> dict[int, list[float]] | Non
 
 def write_reference(path: Path, fingerprint: str, logprobs: Mapping[int, Sequence[float]]) -> None:
     """Write the file, which is complete or absent."""
-    rows = ({"sample": sample, "logprobs": list(logprobs[sample])} for sample in sorted(logprobs))
-    write_rows(path, (row for part in ([_header(fingerprint, len(logprobs))], rows) for row in part))
-
-
-def _header(fingerprint: str, rows: int) -> dict[str, str | int]:
-    return {"fingerprint": fingerprint, "rows": rows}
+    rows = [{"sample": sample, "logprobs": list(logprobs[sample])} for sample in sorted(logprobs)]
+    write_rows(path, [{"fingerprint": fingerprint, "rows": len(rows)}, *rows])
