@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -185,7 +186,9 @@ class Ours(Setting):
 
     def gradients(self) -> float:
         data = TrainingData(self.samples, self.work.micro_batch, packed=self.capabilities.packed)
-        found = logprobs_of(data, range(len(self.samples)), self.policy, self.capabilities, self.accelerator)
+        parts = {"model": self.policy, "capabilities": self.capabilities, "accelerator": self.accelerator}
+        policy: Any = SimpleNamespace(**parts, use_role=lambda batch, groups: None)
+        found = logprobs_of(data, policy, range(len(self.samples)))
         self.policy.train()
         self.learn({index: fmean(logprobs) for index, logprobs in found.items()})
         return 1.0

@@ -12,6 +12,7 @@ from tiny import make_samples, sample_logprobs, settings, train_tiny
 from spag.algorithms.base import SFT
 from spag.learning import loop
 from spag.learning.encoding import encode_samples
+from spag.learning.policy import TrainedPolicy
 from spag.models.collate import collate
 from spag.models.forward import Capabilities
 from spag.models.loading import load_model, load_tokenizer
@@ -30,9 +31,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Gradients:
     caught: Gradients = {}
     original = loop.apply_gradients
 
-    def apply_gradients(accelerator: Any, model: torch.nn.Module, *rest: Any) -> float | None:
-        caught.update({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
-        return original(accelerator, model, *rest)
+    def apply_gradients(policy: TrainedPolicy) -> float | None:
+        caught.update({name: parameter.grad.clone() for name, parameter in policy.model.named_parameters()})
+        return original(policy)
 
     monkeypatch.setattr(loop, "apply_gradients", apply_gradients)
     return caught

@@ -204,8 +204,10 @@ def test_the_reference_pass_feeds_the_device_that_computes_not_the_one_that_hold
     accelerator = make_accelerator(MODEL, settings().settings, 0)
     elsewhere = SimpleNamespace(device=torch.device("meta"), autocast=accelerator.autocast)
     weights = torch.nn.Linear(2, 2)  # offloaded: on the CPU
+    parts = {"model": weights, "capabilities": Capabilities(), "accelerator": elsewhere}
+    policy = SimpleNamespace(**parts, use_role=lambda batch, groups: None)
     data = TrainingData([EncodedSample.of([2, 3, 4], completion_start=1)], 1, packed=False)
-    assert logprobs_of(data, [0], weights, Capabilities(), elsewhere) == {0: [0.0, 0.0]}
+    assert logprobs_of(data, policy, [0]) == {0: [0.0, 0.0]}
     assert fed == {"meta"}
 
 

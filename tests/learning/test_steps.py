@@ -42,7 +42,7 @@ class Written(AbstractContextManager["Written"]):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
+    def next(self, step: int, policy: TrainedPolicy) -> Material:
         return Material((), self.samples)
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
@@ -223,11 +223,11 @@ def test_float16_goes_on_after_an_update_that_the_scaler_skipped(
     """
     plain, norms = loop.apply_gradients, iter([float("inf"), None])
 
-    def skipping(accelerator: Any, model: Any, optimizer: Any, chosen: Any) -> float | None:
+    def skipping(policy: TrainedPolicy) -> float | None:
         if (norm := next(norms)) is not None:
-            optimizer.zero_grad()
+            policy.optimizer.zero_grad()
             return norm
-        return plain(accelerator, model, optimizer, chosen)
+        return plain(policy)
 
     monkeypatch.setattr(loop, "apply_gradients", skipping)
     with pytest.raises(RunError, match=r"step 1: the gradient's norm is inf; lower the learning rate"):

@@ -19,6 +19,7 @@ from spag.engines.vllm import opening, transfer
 from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.setup import Backend
 from spag.learning import loop
+from spag.learning.policy import TrainedPolicy
 from spag.planning import here, specs
 from spag.planning.engines import ASLEEP, USABLE, Demand, engine_players, share_out, sleep_level
 from spag.planning.estimate import estimate_run
@@ -367,9 +368,9 @@ def test_a_run_sleeps_while_it_trains(
     monkeypatch.setattr("spag.engines.opening.backend_of", lambda model, engine: Backend.VLLM)
     apply = loop.apply_gradients
 
-    def trains(*arguments: object) -> object:
+    def trains(policy: TrainedPolicy) -> object:
         gpu.hold("trainer", 20 * GIB)  # fails unless both engines sleep
-        norm = apply(*arguments)  # type: ignore[arg-type]
+        norm = apply(policy)
         gpu.hold("trainer", 5 * GIB)
         return norm
 

@@ -127,13 +127,14 @@ def micro_batches(
 class TrainingData:
     """The samples of a file, or of an online step, and values for their trained tokens by name (``columns``).
 
-    ``by_group``: micro-batches do not mix groups, for models with an adapter for each role. ``short_length``: nor texts
-    of up to this length with longer ones, if set.
+    ``groups``: the names of the samples' groups. ``by_group``: micro-batches do not mix groups, for models with an
+    adapter for each role. ``short_length``: nor texts of up to this length with longer ones, if set.
     """
 
     samples: Sequence[EncodedSample]
     micro_batch_size: int
     packed: bool
+    groups: Sequence[str] = ()
     by_group: bool = False
     short_length: int | None = None
     rank: int = 0

@@ -46,14 +46,13 @@ OpenSource = Callable[[TrainingJob, TrainedPolicy, str, int], Source]
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """A step's samples as tokens, its updates, the names of the samples' groups, and how many samples were left out.
+    """A step's samples as tokens, its updates, and how many samples were left out.
 
     Without ``trains`` the loss has no gradient, and the samples are there for the metrics.
     """
 
     data: TrainingData
     updates: Sequence[Update]
-    groups: Sequence[str]
     unreadable: int = 0
     trains: bool = True
 
@@ -182,7 +181,7 @@ class Loop:
         self.counts = sample_counts(samples)
         generation = getattr(self.policy.bare, "generation_config", None)
         encoded = encode_samples(samples, self.policy.tokenizer, self.style, settings.max_length, generation)
-        data, size = self._data(encoded), settings.global_batch_size
+        data, size = self._data(encoded, group_names(samples)), settings.global_batch_size
         self.samples_seen = (settings.max_steps or 0) * size or len(samples) * settings.epochs
         order: dict[str, Any] = {"seed": self.job.seed, "batch_size": size, "total": self.samples_seen}
         shares_prefixes = settings.template != "random"  # the prompts of a game
@@ -192,11 +191,11 @@ class Loop:
         if self.algorithm.needs.reference:
             file = output / "reference.jsonl"
             data.columns["ref_logprob"] = reference_of_files(data, self.policy, file, self.fingerprint, self.progress)
-        return StepData(data, updates, group_names(samples))
+        return StepData(data, updates)
 
     def _data_of_play(self, samples: list[TrainingSample], step: int, online: OnlineSettings) -> StepData:
         """Return an online step's samples with the inputs of the loss, and the step's updates."""
-        policy, groups = self.policy, ("sft", "other", *self.job.roles)
+        policy = self.policy
         needs, ever = needs_at(self.algorithm, step), self.algorithm.needs
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.job.roles)
         unreadable = len(samples) - len(encoded)
@@ -208,12 +207,8 @@ class Loop:
         keeps_all = ever.reference or ever.entropy or not trains
         encoded = [sample for sample in encoded if sample.weight and (sample.reward or keeps_all)]
         self.samples_seen += len(encoded) if trains else 0
-        data = self._data(merge_equal(encoded, by_advantage=online.clips))
-
-        def logprobs(indices: Sequence[int]) -> Any:
-            use_role = partial(policy.use_role, groups=groups)
-            return logprobs_of(data, indices, policy.model, policy.capabilities, self.accelerator, before=use_role)
-
+        data = self._data(merge_equal(encoded, by_advantage=online.clips), ("sft", "other", *self.job.roles))
+        logprobs = partial(logprobs_of, data, policy)
         if online.updates > 1 and trains:
             data.columns["old_logprob"] = logprobs(range(len(data.samples)))
         if policy.reference is not None and has_kl:
@@ -222,26 +217,26 @@ class Loop:
         left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
         passes: dict[str, Any] = {"epochs": online.epochs, "minibatches": online.minibatches} if trains else {}
         plan = online_updates(data.samples, seed=f"{self.job.seed}-{step}", left_out=left_out, **passes)
-        return StepData(data, [update for update in plan if update.samples], groups, unreadable, trains)
+        return StepData(data, [update for update in plan if update.samples], unreadable, trains)
 
-    def _data(self, encoded: Sequence[EncodedSample]) -> TrainingData:
+    def _data(self, encoded: Sequence[EncodedSample], groups: Sequence[str]) -> TrainingData:
         processes = {"rank": self.accelerator.process_index, "world_size": self.accelerator.num_processes}
         packed, by_group = self.policy.capabilities.packed, self.settings.per_role
         kinds: dict[str, Any] = {"by_group": by_group, "short_length": short_length(self.policy.bare.config)}
-        return TrainingData(encoded, self.settings.micro_batch_size, packed=packed, **kinds, **processes)
+        return TrainingData(encoded, self.settings.micro_batch_size, packed=packed, groups=groups, **kinds, **processes)
 
     def _update(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> Row:
         """Accumulate an update's gradients over its micro-batches, then apply them; return learning rate and norm."""
         batches, totals = made.data.batches(update), made.data.totals(update)
         policy = self.policy
-        rate = set_learning_rate(policy.optimizer, self.settings, self.updates_done, self.total_updates)
+        rate = set_learning_rate(policy, self.updates_done, self.total_updates)
         policy.model.train()
         for index, batch in enumerate(batches):
             last = index == len(batches) - 1
-            with syncing(self.accelerator, policy.model, last=last, by_hand=self.settings.per_role):
+            with syncing(policy, last=last):
                 loss = self._loss(to_device(batch, self.accelerator.device), made, totals, step, metrics)
                 self.accelerator.backward(loss * self.accelerator.num_processes)  # gradients are averaged over these
-        norm = apply_gradients(self.accelerator, policy.model, policy.optimizer, self.settings)
+        norm = apply_gradients(policy)
         self.updates_done += 1
         what = f"update {self.updates_done}" if self.online is None else f"step {step}"
         return {"learning_rate": rate, "grad_norm": checked_norm(norm, what, self.job.model.dtype)}
@@ -255,7 +250,7 @@ class Loop:
 
     def _loss(self, batch: Batch, made: StepData, totals: Totals, step: int, metrics: StepMetrics) -> Tensor:
         """Return a micro-batch's share of the update's loss."""
-        self.policy.use_role(batch, made.groups)
+        self.policy.use_role(batch, made.data.groups)
         entropy = Entropy.NONE if self.online is None else Entropy.VALUE
         entropy = Entropy.GRADIENT if needs_at(self.algorithm, step).entropy else entropy
         with self.accelerator.autocast():
@@ -269,7 +264,7 @@ class Loop:
             entropy=entropies if entropy is Entropy.GRADIENT else entropies.detach(),
             **known,
             **{name: batch[name] for name in ("sample", "advantage", "weight", "group")},
-            groups=made.groups,
+            groups=made.data.groups,
             totals=totals,
             step=step,
         )

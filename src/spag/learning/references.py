@@ -15,9 +15,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import nn
 
 from spag.algorithms.base import SFT
 from spag.core.errors import DataError
@@ -25,8 +23,8 @@ from spag.learning.batches import TrainingData, Values
 from spag.learning.metrics import OnProgress, TrainProgress, Unit
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import release_gathered
-from spag.models.collate import Batch, EncodedSample, collate
-from spag.models.forward import Capabilities, to_device, token_scores
+from spag.models.collate import EncodedSample, collate
+from spag.models.forward import to_device, token_scores
 from spag.storage.episodes import raw_rows
 from spag.storage.jsonfile import convert
 from spag.storage.store import write_rows
@@ -39,34 +37,30 @@ REMEMBERED = 4096
 
 def logprobs_of(
     data: TrainingData,
+    policy: TrainedPolicy,
     indices: Sequence[int],
-    model: nn.Module,
-    capabilities: Capabilities,
-    accelerator: Accelerator,
-    *,
-    before: Callable[[Batch], None] = lambda batch: None,
     on_batch: Callable[[int], None] = lambda count: None,
 ) -> Values:
     """Return the log-probabilities of the trained tokens of the samples at ``indices``, on every process.
 
-    Every process computes a share in the same number of forward passes, as sharded models require. ``before`` is called
-    with each batch before its pass, ``on_batch`` with its number of samples.
+    Every process computes a share in the same number of forward passes, as sharded models require. ``on_batch`` is
+    called with the number of samples in each batch.
     """
-    found = data.split(indices, data.samples, LARGER)
-    model.eval()
+    found, accelerator = data.split(indices, data.samples, LARGER), policy.accelerator
+    policy.model.eval()
     mine: list[tuple[int, list[float]]] = []
     with torch.no_grad(), accelerator.autocast():
         for start in range(0, len(found), data.world_size):
             part = found[min(start + data.rank, len(found) - 1)]  # a process without batches left repeats the last
             batch = to_device(collate([data.samples[at] for at in part], packed=data.packed), accelerator.device)
-            before(batch)
-            flat = token_scores(model, batch, capabilities)[:, 0].tolist()
+            policy.use_role(batch, data.groups)
+            flat = token_scores(policy.model, batch, policy.capabilities)[:, 0].tolist()
             for index in part:
                 count = len(data.samples[index].completion)
                 mine.append((index, flat[:count]))
                 flat = flat[count:]
             on_batch(len(part))
-    release_gathered(model)
+    release_gathered(policy.model)
     return dict(gather_object(mine))
 
 
@@ -88,7 +82,7 @@ def reference_of_files(
                 speed = done / (time.perf_counter() - began)
                 progress(TrainProgress(Unit.REFERENCE, done, len(indices), speed, None))
 
-        known = dict(logprobs_of(data, indices, policy.model, policy.capabilities, accelerator, on_batch=on_batch))
+        known = dict(logprobs_of(data, policy, indices, on_batch))
         if is_first:
             write_reference(path, fingerprint, known)
     return {at: known.get(at) or [0.0] * len(sample.completion) for at, sample in enumerate(data.samples)}

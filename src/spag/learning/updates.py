@@ -11,25 +11,24 @@ the peak learning rate, and every later update has the rate of the one before.
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import UpdateSettings
 from spag.core.errors import RunError
+from spag.learning.policy import TrainedPolicy
 
 
-def set_learning_rate(optimizer: Any, settings: UpdateSettings, update: int, total: int) -> float:
+def set_learning_rate(policy: TrainedPolicy, update: int, total: int) -> float:
     """Set the learning rate of ``update`` = 0, 1, ..., ``total`` - 1, and return it."""
+    settings = policy.settings
     warmup = min(math.ceil(settings.warmup_ratio * total), total - 1)  # a single update would learn nothing in one
     online = isinstance(settings, OnlineSettings)
     share = learning_rate_share(settings.lr_scheduler, update, warmup=warmup, total=total, online=online)
-    for group in optimizer.param_groups:
+    for group in policy.optimizer.param_groups:
         group["lr"] = settings.learning_rate * share
     return settings.learning_rate * share
 
@@ -60,38 +59,38 @@ def warmup_decay(update: int, *, warmup: int, total: int) -> float:
 
 
 @contextmanager
-def syncing(accelerator: Accelerator, model: nn.Module, *, last: bool, by_hand: bool) -> Iterator[None]:
-    """Average gradients only in the ``last`` micro-batch of an update; ``by_hand``: not at all.
+def syncing(policy: TrainedPolicy, *, last: bool) -> Iterator[None]:
+    """Average gradients only in the ``last`` micro-batch of an update; those of adapters of roles later.
 
     Sharded gradients are averaged in every micro-batch: otherwise FSDP2 would keep whole ones until the last, 4 bytes
     per parameter on every GPU.
     """
+    accelerator = policy.accelerator
+    later = not last or policy.settings.per_role  # by ``apply_gradients``
     sharded = accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
     accelerator.gradient_state._set_sync_gradients(last)
-    with nullcontext() if (last and not by_hand) or sharded else accelerator.no_sync(model):
+    with nullcontext() if sharded or not later else accelerator.no_sync(policy.model):
         yield
 
 
-def apply_gradients(
-    accelerator: Accelerator, model: nn.Module, optimizer: Any, settings: UpdateSettings
-) -> float | None:
+def apply_gradients(policy: TrainedPolicy) -> float | None:
     """Clip the gradients, let the optimiser take a step, and return the norm before clipping."""
-    if settings.per_role:
-        _average_gradients(accelerator, model)
-    norm = accelerator.clip_grad_norm_(model.parameters(), settings.max_grad_norm or math.inf)
-    optimizer.step()
-    optimizer.zero_grad()
+    if policy.settings.per_role:
+        _average_gradients(policy)
+    norm = policy.accelerator.clip_grad_norm_(policy.model.parameters(), policy.settings.max_grad_norm or math.inf)
+    policy.optimizer.step()
+    policy.optimizer.zero_grad()
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
     return None if norm is None else float(norm)
 
 
-def _average_gradients(accelerator: Accelerator, model: nn.Module) -> None:
+def _average_gradients(policy: TrainedPolicy) -> None:
     """Average gradients over the processes, 0 for unused adapters, for which DDP would wait in its last micro-batch."""
-    trained = [weight for weight in accelerator.unwrap_model(model).parameters() if weight.requires_grad]
+    trained = [weight for weight in policy.bare.parameters() if weight.requires_grad]
     gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
-    whole: Tensor = accelerator.reduce(flat, reduction="mean")
+    whole: Tensor = policy.accelerator.reduce(flat, reduction="mean")
     for weight, part in zip(trained, torch.split(whole, [weight.numel() for weight in trained]), strict=True):
         weight.grad = part.view_as(weight)
 
