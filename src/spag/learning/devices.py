@@ -31,6 +31,9 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
     if on_cpu:  # otherwise DeepSpeed, imported by transformers if installed, looks for a GPU, or warns
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     check_settings(model, settings)
+    if settings.parallel != "replicas" and "LOCAL_RANK" not in os.environ:
+        what = "processes share the model, so call spag.learning.launch, or start with torchrun"
+        raise ConfigError(f"parallel={settings.parallel}: {what}")
     for name in ("fsdp", "deepspeed"):  # read by transformers and accelerate
         os.environ[f"ACCELERATE_USE_{name.upper()}"] = str(settings.parallel == name).lower()
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -107,13 +110,8 @@ def allocate_moments(optimizer: Any) -> None:
                 optimizer.init_state(group, weight, number, index)
 
 
-def check_settings(
-    model: ModelConfig, settings: UpdateSettings, *, before_launch: bool = False, elsewhere: bool = False
-) -> None:
-    """Raise ``ConfigError`` for settings that cannot train. ``before_launch``: in processes that are still to start.
-
-    ``elsewhere``: on other machines, whose devices are not known here.
-    """
+def check_settings(model: ModelConfig, settings: UpdateSettings, *, elsewhere: bool = False) -> None:
+    """Raise ``ConfigError`` for settings that cannot train; ``elsewhere``: on machines with devices unknown here."""
     if not elsewhere:
         _check_device(checked_device(model.device), model.dtype, settings)
     if settings.lora is not None and settings.lora.quantize:
@@ -125,9 +123,6 @@ def check_settings(
         raise ConfigError(why)
     if settings.parallel == "deepspeed":
         require_package("deepspeed", "parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
-    if settings.parallel != "replicas" and not before_launch and "LOCAL_RANK" not in os.environ:
-        what = "processes share the model, so call spag.learning.launch, or start with torchrun"
-        raise ConfigError(f"parallel={settings.parallel}: {what}")
 
 
 def check_packages(names: Sequence[str]) -> None:

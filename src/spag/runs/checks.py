@@ -174,7 +174,7 @@ def _check_training(settings: UpdateSettings, config: RunConfig) -> None:
     from spag.learning.devices import check_settings  # noqa: PLC0415 - imports torch
 
     model = config.model.model_copy(update={"dtype": "float32"}) if config.model.dtype == "auto" else config.model
-    check_settings(model, settings, before_launch=True, elsewhere=is_elsewhere(config))
+    check_settings(model, settings, elsewhere=is_elsewhere(config))
 
 
 def _check_online_workers(config: RunConfig) -> None:
