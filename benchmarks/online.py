@@ -117,7 +117,7 @@ class TimedSelfplay(SelfplaySource):
         self.player.update_weights({})  # opens the engine
         return self
 
-    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
+    def next(self, step: int, policy: TrainedPolicy) -> Material:
         if self.clock is None:
             self.clock = Clock()
             self.clock.start()

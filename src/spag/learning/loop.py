@@ -169,7 +169,7 @@ class Loop:
         """Return the samples of files with their reference log-probabilities, and all updates. Keeps no games."""
         settings, output = self.settings, self.job.output
         assert isinstance(settings, OfflineSettings)
-        material = self.source.next(1, None)
+        material = self.source.next(1, self.policy)
         samples = self._credited(material)
         only_mix = all(sample.type is SampleType.SFT for sample in samples)
         if (only_mix and material.games) or not any(sample.completion for sample in samples):

@@ -85,8 +85,7 @@ class SelfplaySource(Source):
         finally:
             self.player.__exit__(*error)
 
-    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
-        assert policy is not None
+    def next(self, step: int, policy: TrainedPolicy) -> Material:
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         if step in self._ahead:
             with self._timed("play_s"):

@@ -47,8 +47,8 @@ class Source(AbstractContextManager["Source"]):
     def __exit__(self, *error: object) -> None:
         """Release what play used."""
 
-    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
-        """Return the training data of ``step``, the same on every process. Sources that do not play need no policy."""
+    def next(self, step: int, policy: TrainedPolicy) -> Material:
+        """Return the training data of ``step``, the same on every process. Sources that play do so with ``policy``."""
         raise NotImplementedError
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
@@ -84,7 +84,7 @@ class FileSource(Source):
         self.notes: list[str] = []
         self.tasks_unknown = False
 
-    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
+    def next(self, step: int, policy: TrainedPolicy) -> Material:
         job, settings, game = self.job, self.job.settings, self.job.game.build()
         assert isinstance(settings, OfflineSettings)
         games: list[Episode] = []
