@@ -1,4 +1,4 @@
-"""A GGUF file as a plain transformers folder, because transformers cannot save a model that it loaded from GGUF.
+"""A GGUF file as a plain transformers folder, because transformers refuses to save a model that it loaded from GGUF.
 
 The file is dequantised once, into the user's cache.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gguf
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spag.core.errors import ModelError
 from spag.models.finding import cache_folder
@@ -41,15 +41,12 @@ def dequantised(source: Path) -> Path:
     fault = f"{source}: transformers cannot load this GGUF file"
     with library_errors(lambda error: ModelError(f"{fault}: {described(error)}; download it again")), _read_once():
         tokenizer = AutoTokenizer.from_pretrained(**file)
-        loaded = AutoModelForCausalLM.from_pretrained(**file, dtype=torch.float32)
-        config = AutoConfig.from_pretrained(**file)
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-        clean = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        clean.load_state_dict(loaded.state_dict())
-        clean.generation_config = loaded.generation_config
+        model = AutoModelForCausalLM.from_pretrained(**file, dtype=torch.float32)
+        model.hf_quantizer = None  # which would refuse to save the weights, plain as they are now
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
     with storage_errors(folder), folder_beside(folder) as beside:
-        save_model(clean, tokenizer, beside)
+        save_model(model, tokenizer, beside)
         _move_unless_there(beside, folder)
     return folder
 
