@@ -133,12 +133,12 @@ class TimedSelfplay(SelfplaySource):
         return dict(self.described)
 
 
-def open_endless(work: Work, job: TrainingJob, policy: TrainedPolicy, model: str, step: int) -> TimedSelfplay:
+def open_endless(work: Work, job: TrainingJob, policy: TrainedPolicy, step: int) -> TimedSelfplay:
     """Open the self-play of games without a judge."""
     player = StepPlayer(
         folder=job.output,
         mix=[(GAME, 1.0)],
-        policy=ModelConfig(name=model, dtype=work.dtype, device=MODEL.device),
+        policy=ModelConfig(name=policy.as_engines_load_it(job.output), dtype=work.dtype, device=MODEL.device),
         engine=EngineConfig(backend="transformers", concurrency=min(work.games, 32), in_flight=work.games),
         settings=settings_of(work),
         seed=SEED,

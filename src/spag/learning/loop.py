@@ -41,7 +41,7 @@ from spag.models.tokens import PromptStyle
 from spag.storage.machine import trim_heap
 from spag.storage.store import write_rows
 
-OpenSource = Callable[[TrainingJob, TrainedPolicy, str, int], Source]
+OpenSource = Callable[[TrainingJob, TrainedPolicy, int], Source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,10 @@ class Loop:
         rows_done = self.updates_done // each
         self.policy = TrainedPolicy(job, self.accelerator, needs_reference=self.algorithm.needs.reference)
         self.style, self.cache = PromptStyle(job.model.prompt_style), LogprobCache()
-        engines = self.policy.as_engines_load_it(job.output) if self.online else job.start_from
         self.metrics = MetricsLog(job.output / "metrics.jsonl", rows_done) if self.is_first else None
         report_to = job.report_to if self.is_first else ()
         self.trackers = Trackers(report_to, job.output / "tensorboard", job.output.name, rows_done)
-        with self.open_source(job, self.policy, engines, rows_done) as self.source:
+        with self.open_source(job, self.policy, rows_done) as self.source:
             if self.online is None:
                 self._train_on_files(resume_from)
             else:

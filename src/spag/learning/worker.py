@@ -58,8 +58,8 @@ def run_job(job: TrainingJob, progress: OnProgress | None = None) -> dict[str, A
             free_objects()  # wrapped models and optimisers refer to each other
 
 
-def open_source(job: TrainingJob, policy: TrainedPolicy, model: str, step: int) -> Source:
-    """Open the source of games or samples. ``model``: the policy as engines load it; ``step``: the steps done."""
+def open_source(job: TrainingJob, policy: TrainedPolicy, step: int) -> Source:
+    """Open the source of games or samples. ``step``: the steps done. Every process must call it."""
     if not isinstance(settings := job.settings, OnlineSettings):
         return FileSource(job)
     kind: Any = StepPlayer
@@ -70,7 +70,7 @@ def open_source(job: TrainingJob, policy: TrainedPolicy, model: str, step: int) 
     player = kind(
         folder=job.output,
         mix=job.mix,
-        policy=job.model.model_copy(update={"name": model}),
+        policy=job.model.model_copy(update={"name": policy.as_engines_load_it(job.output)}),
         engine=job.engine,
         settings=settings,
         seed=job.seed,
