@@ -8,15 +8,13 @@ import pytest
 
 from outside import install
 from spag import games
-from spag.algorithms.winners import refuse_other_rules
-from spag.core.episodes import Episode
-from spag.core.errors import ConfigError, DataError
+from spag.core.errors import ConfigError
 from spag.core.types import Observation, Split, Task
 from spag.games.base import Game, bracketed
 from spag.games.conformance import CHECKS, Check
-from spag.games.registry import SHIPPED, game_by_rules
+from spag.games.conformance.declarations import check_settings_make_the_same_game
+from spag.games.registry import SHIPPED
 from spag.games.taboo.words import shipped_words
-from spag.rollout.provenance import game_record
 from spag.text.evasions import find_evasion
 from spag.text.matching import find_form
 
@@ -112,25 +110,11 @@ class Listed(Nim):
 """
 
 
-def test_games_judged_by_a_file_are_judged_by_one_of_the_same_contents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_game_is_judged_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "listed-game", "spag.games", {"listed": "listed_game:Listed"}, {"listed_game.py": LISTED})
     monkeypatch.syspath_prepend(str(tmp_path))
-    moves, copy, other = (str(tmp_path / name) for name in ("moves", "copy", "other"))
-    for path in (moves, copy, other):
-        Path(path).write_text("two" if path == other else "one")
-    played = games.get("listed", moves=moves)
-    episode = Episode(task=played.tasks(Split.TRAIN, 1, 0)[0], history=(), game="listed", settings=game_record(played))
-    same = games.get("listed", moves=copy)
-    assert game_by_rules(episode, same) is same
-    assert game_by_rules(episode, games.get("listed", moves=copy, take=5)) == same
-    refuse_other_rules([episode], same)
-    for wrong in (games.get("listed", moves=other), games.get("listed")):
-        with pytest.raises(DataError, match=r"played with a file for game\.moves whose hash is [0-9a-f]{16}, not "):
-            game_by_rules(episode, wrong)
-        with pytest.raises(DataError, match=r"set game\.moves to the file with that hash"):
-            refuse_other_rules([episode], wrong)
+    with pytest.raises(AssertionError, match="judged_by must name settings, but no files"):
+        check_settings_make_the_same_game(games.get("listed", moves="moves.txt"), 0)
 
 
 def test_a_move_in_brackets_may_be_long() -> None:

@@ -25,7 +25,7 @@ from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split
 from spag.games.base import Game
-from spag.games.registry import DEFAULT, get, recorded_rules, rules_of
+from spag.games.registry import DEFAULT, get, settings_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,12 +190,12 @@ def _prompt(episode: Episode, game: Game, at: int, settings: RewardSettings) -> 
 
 def refuse_other_rules(episodes: Iterable[Episode], game: Game) -> None:
     """Raise ``DataError`` for a game recorded under another value of a setting of ``game.judged_by``."""
-    rules = recorded_rules(game)
+    settings = settings_of(game)
     for episode in episodes:
-        for name, value in rules.items():
+        for name in game.judged_by:
+            value = settings[name]
             if (played := (episode.settings or {}).get(name, value)) != value:
-                wanted = f"={played}" if name in rules_of(episode) else " to the file with that hash"
-                fix = f"set game.{name}{wanted}"
+                fix = f"set game.{name}={played}"
                 if name == "judge":
                     fix += f", or judge the file again: spag judge FILE --mode {value} --output NEW"
                 raise DataError(f"game {episode.id!r} was played with {name} {played!r}, not {value!r}; {fix}")

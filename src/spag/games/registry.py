@@ -22,7 +22,6 @@ from spag.core.options import NO_NUMBER, holds_bool, is_no_number
 from spag.core.plugins import load_plugin, plugin_names
 from spag.games.base import Game
 from spag.storage.episodes import read_episodes
-from spag.storage.store import file_digest
 
 GROUP = "spag.games"
 FAMILIES = "spag.game_families"
@@ -100,31 +99,18 @@ def game_of(episode: Episode, **settings: Any) -> Game:
 
 def game_by_rules(episode: Episode, known: Game, **settings: Any) -> Game:
     """Return ``known`` if it has the recorded rules of ``episode``, with ``settings`` in their place; else the game
-    that has. For another kind of game it returns ``known``, which refuses it. Raises ``DataError`` if ``known`` does
-    not name the files of these rules.
+    that has. For another kind of game it returns ``known``, which refuses it.
     """
     if episode.game != known.name:
         return known
-    rules, own, recorded = {**rules_of(episode), **settings}, recorded_rules(known), episode.settings or {}
-    files = {name: settings_of(known)[name] for name in own.keys() & recorded.keys() - rules.keys()}
-    for name, file in files.items():
-        if recorded[name] != own[name]:
-            fault = f"was played with a file for game.{name} whose hash is {recorded[name]}, not {file!r}"
-            raise DataError(f"game {episode.id!r} {fault}; name that file")
-    return known if rules.items() <= own.items() else game_of(episode, **{**files, **settings})
+    rules = {**rules_of(episode), **settings}
+    return known if rules.items() <= settings_of(known).items() else game_of(episode, **settings)
 
 
 def rules_of(episode: Episode) -> dict[str, Any]:
-    """Return the recorded rules of ``episode``: the settings in ``Game.judged_by``, but files, known by their hash."""
-    kind, recorded = _game_class(episode.game), episode.settings or {}
-    named = (name for name in kind.judged_by if name in recorded)
-    return {name: recorded[name] for name in named if not _names_file(recorded[name], _schema(kind)[name])}
-
-
-def recorded_rules(game: Game) -> dict[str, Any]:
-    """Return the settings in ``Game.judged_by`` as a record has them: a file's is the hash of its contents."""
-    files, settings = files_of(game), settings_of(game)
-    return {name: file_digest(files[name]) if name in files else settings[name] for name in game.judged_by}
+    """Return the recorded rules of ``episode``: the settings in ``Game.judged_by``."""
+    recorded = episode.settings or {}
+    return {name: recorded[name] for name in _game_class(episode.game).judged_by if name in recorded}
 
 
 def setting_names(name: str) -> list[str]:

@@ -11,7 +11,7 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, Task
 from spag.games.base import Game
 from spag.games.conformance.playing import raises
-from spag.games.registry import get, settings_of
+from spag.games.registry import files_of, get, settings_of
 
 
 def check_names(game: Game, seed: int) -> None:
@@ -66,7 +66,8 @@ def check_settings_have_defaults(game: Game, seed: int) -> None:
 def check_settings_make_the_same_game(game: Game, seed: int) -> None:
     again = get(game.name, **settings_of(game))
     assert type(again) is type(game) and again == game, f"{game.name} with settings_of(game) is another game: {again}"
-    assert set(game.judged_by) <= settings_of(game).keys(), f"judged_by names no settings: {game.judged_by}"
+    values = settings_of(game).keys() - files_of(game).keys()
+    assert set(game.judged_by) <= values, f"judged_by must name settings, but no files: {game.judged_by}"
 
 
 def check_games_are_values(game: Game, seed: int) -> None:
