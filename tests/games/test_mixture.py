@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from statistics import fmean
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_only_the_policies_that_get_there_are_mixed() -> None:
     assert mixed["Q"] == mixed["Q check"] == {"[check]": 0.5, "[bet]": 0.5}
     assert mixed["Q bet"] == {"[fold]": 0.5, "[call]": 0.5}  # player_1's first decision: both get there
     assert mixed["Q check bet"] == {"[fold]": 1.0, "[call]": 0.0}  # after its own check, which bold never makes
-    weighed = mixture(KUHN.decisions(), [BOLD, TIMID], [3.0, 1.0])
+    weighed = mixture(KUHN.decisions(), [BOLD, BOLD, BOLD, TIMID])
     assert weighed["K"] == {"[check]": 0.25, "[bet]": 0.75} and weighed["K check bet"]["[fold]"] == 1.0
     # Where neither gets, both count: bold and a policy that always bets, then folds.
     assert mixture(KUHN.decisions(), [BOLD, always(KUHN, "bet", "fold")])["K check bet"]["[call]"] == 0.5
@@ -80,18 +81,15 @@ def test_leduc_poker_by_hand() -> None:
 
 def test_a_mixture_is_worth_the_mean_of_its_policies() -> None:
     rng = random.Random(0)
-    weights = [0.2, 0.3, 0.5]
     for _ in range(3):
-        policies, other = [drawn(KUHN, rng) for _ in weights], bare(drawn(KUHN, rng))
-        mixed = bare(mixture(KUHN.decisions(), policies, weights))
-        parts = [(weight, bare(policy)) for weight, policy in zip(weights, policies, strict=True)]
-        assert kuhn.value(other, 0, mixed) == pytest.approx(sum(w * kuhn.value(other, 0, one) for w, one in parts))
-        assert kuhn.value(mixed, 0, other) == pytest.approx(sum(w * kuhn.value(one, 0, other) for w, one in parts))
-    policies, other = [drawn(LEDUC, rng) for _ in weights], bare(drawn(LEDUC, rng))
-    mixed = bare(mixture(LEDUC.decisions(), policies, weights))
+        policies, other = [drawn(KUHN, rng) for _ in range(3)], bare(drawn(KUHN, rng))
+        mixed, parts = bare(mixture(KUHN.decisions(), policies)), [bare(policy) for policy in policies]
+        assert kuhn.value(other, 0, mixed) == pytest.approx(fmean(kuhn.value(other, 0, one) for one in parts))
+        assert kuhn.value(mixed, 0, other) == pytest.approx(fmean(kuhn.value(one, 0, other) for one in parts))
+    policies, other = [drawn(LEDUC, rng) for _ in range(3)], bare(drawn(LEDUC, rng))
+    mixed = bare(mixture(LEDUC.decisions(), policies))
     for player in (0, 1):
-        values = [leduc.value(other, player, bare(policy)) for policy in policies]
-        mean = sum(weight * value for weight, value in zip(weights, values, strict=True))
+        mean = fmean(leduc.value(other, player, bare(policy)) for policy in policies)
         assert leduc.value(other, player, mixed) == pytest.approx(mean)
 
 

@@ -12,27 +12,21 @@ from math import prod
 from spag.games.base import Decision, Policy
 
 
-def mixture(
-    decisions: Sequence[Decision], policies: Sequence[Policy], weights: Sequence[float] | None = None
-) -> dict[str, dict[str, float]]:
-    """Return the mixture of ``policies``, drawn by ``weights``, by default equal.
+def mixture(decisions: Sequence[Decision], policies: Sequence[Policy]) -> dict[str, dict[str, float]]:
+    """Return the mixture of ``policies``, each drawn as often as any other.
 
-    At decisions that no policy reaches by its own moves, moves are averaged by ``weights``. Raises ``ValueError`` for a
-    decision without the player's own moves.
+    At decisions that no policy reaches by its own moves, moves are averaged with equal weights. Raises ``ValueError``
+    for a decision without the player's own moves.
     """
-    weights = [1.0] * len(policies) if weights is None else weights
     mixed = {}
     for decision in decisions:
         if decision.own is None:
             raise ValueError(f"decision {decision.key!r} has no own moves, so policies cannot be mixed there")
-        reach = [
-            weight * prod(policy[key][move] for key, move in decision.own)
-            for weight, policy in zip(weights, policies, strict=True)
-        ]
-        shares = reach if any(reach) else weights
+        reach = [prod(policy[key][move] for key, move in decision.own) for policy in policies]
+        weights = reach if any(reach) else [1.0] * len(policies)
         mixed[decision.key] = {
-            move: sum(share * policy[decision.key][move] for share, policy in zip(shares, policies, strict=True))
-            / sum(shares)
+            move: sum(weight * policy[decision.key][move] for weight, policy in zip(weights, policies, strict=True))
+            / sum(weights)
             for move in decision.moves
         }
     return mixed
