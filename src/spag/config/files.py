@@ -19,9 +19,10 @@ from spag.algorithms import get as get_algorithm
 from spag.algorithms import names as algorithm_names
 from spag.algorithms.settings import IterationSettings
 from spag.config.presets import PRESETS, preset_text
-from spag.config.reading import parse_yaml, read_config_text, shown
+from spag.config.reading import parse_yaml, read_config_text
 from spag.config.schema import GAME_FAULT, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
+from spag.core.options import fault_of, shown
 from spag.games.registry import DEFAULT, SettingError
 
 _KEY = re.compile(r"[^.=\s]{1,100}(\.[^.=\s]{1,100}){0,9}")
@@ -194,15 +195,11 @@ def _describe(error: ValidationError, data: dict[str, Any]) -> str:
         return str(fault) if key == "game" else f"{key}.name: {fault}"
     if first["type"] == "extra_forbidden":
         return f"unknown option {key}; {_hint(key, data)}"
-    message = _MAPPING.sub("a mapping of options", first["msg"].removeprefix("Value error, "))
-    return f"{key}: {message[:1].lower()}{message[1:]}, got {shown(first['input'])}"
+    return f"{key}: {_MAPPING.sub('a mapping of options', fault_of(first), count=1)}"
 
 
 def _hint(key: str, data: dict[str, Any]) -> str:
-    """Say where a misplaced option belongs, or which known name is nearest."""
-    place, dot, last = key.rpartition(".")
-    if other := _OTHER_NAMES.get(last):
-        key, last = f"{place}{dot}{other}", other
+    """Say which options have the name of an unknown one, or which known name is nearest."""
     given = data.get("phases", _DEFAULT_PHASES)
     kinds = [one.get("algorithm") for one in given if isinstance(one, dict)] if isinstance(given, list) else []
     run = _with_sections(name for name, _ in option_names())

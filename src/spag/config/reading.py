@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from spag.core.errors import ConfigError
+from spag.core.options import shown
 
 LARGEST_FILE = 2**18
 """Bytes of a config file. The longest that is shipped has 2 KB; PyYAML reads some 100 KB a second."""
@@ -71,12 +72,6 @@ def parse_yaml(text: str, label: str, key: str = "") -> Any:
         raise ConfigError(f"{_place(label, key)}: not YAML: {_told(error)}") from error
     _check_plain(value, label, key)
     return value
-
-
-def shown(value: Any, longest: int = 80) -> str:
-    """Return a value as shown in errors: on one line, truncated."""
-    text = ascii(value)
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _told(error: Exception) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 LARGEST = 10**9
 """Upper bound of every integer option: far above any machine's limits, and small enough that sums cannot overflow."""
@@ -29,6 +29,18 @@ FileName = Annotated[str, AfterValidator(_check_name), WithJsonSchema({"type": "
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 """Temperatures above 0 divide logits; far below this, the quotients leave the range of float32."""
 NO_NUMBER = "input should be a number, not true or false"
+
+
+def shown(value: Any, longest: int = 80) -> str:
+    """Return a value as shown in errors: on one line, truncated."""
+    text = ascii(value)
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def fault_of(error: ErrorDetails) -> str:
+    """Return what one of pydantic's errors says, and the value: ``input should be a valid integer, got 'x'``."""
+    message = error["msg"].removeprefix("Value error, ").rstrip(", ")  # as an assertion without a text leaves it
+    return f"{message[:1].lower()}{message[1:]}, got {shown(error['input'])}"
 
 
 def is_no_number(value: Any, wanted: Any) -> bool:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, DataError
-from spag.core.options import NO_NUMBER, holds_bool, is_no_number
+from spag.core.options import NO_NUMBER, fault_of, holds_bool, is_no_number
 from spag.core.plugins import load_plugin, plugin_names
 from spag.games.base import Game
 from spag.storage.episodes import read_episodes
@@ -76,9 +76,8 @@ def get(name: str, **settings: Any) -> Game:
     except ValidationError as error:
         first = error.errors()[0]
         # only the option: what follows may name one of several types; a check of the whole game names none
-        place, fault = ".".join((_PLACE, *map(str, first["loc"][:1]))), first["msg"].removeprefix("Value error, ")
-        fault = fault.rstrip(", ")  # as an assertion without a text leaves it
-        raise SettingError(f"{place}: {fault[:1].lower()}{fault[1:]}, got {first['input']!r}") from error
+        place = ".".join((_PLACE, *map(str, first["loc"][:1])))
+        raise SettingError(f"{place}: {fault_of(first)}") from error
     if len(game.roles) != 2:
         raise ConfigError(f"{name}: has the roles {', '.join(game.roles)}; spag plays games of two roles")
     return game
