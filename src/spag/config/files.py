@@ -199,7 +199,10 @@ def _describe(error: ValidationError, data: dict[str, Any]) -> str:
 
 
 def _hint(key: str, data: dict[str, Any]) -> str:
-    """Say which options have the name of an unknown one, or which known name is nearest."""
+    """Say where a misplaced option belongs, or which known name is nearest."""
+    place, dot, last = key.rpartition(".")
+    if other := _OTHER_NAMES.get(last):
+        key, last = f"{place}{dot}{other}", other
     given = data.get("phases", _DEFAULT_PHASES)
     kinds = [one.get("algorithm") for one in given if isinstance(one, dict)] if isinstance(given, list) else []
     run = _with_sections(name for name, _ in option_names())
