@@ -70,7 +70,7 @@ def test_a_text_that_is_no_config_is_one_line(text: str) -> None:
         ("seed: 1\n".encode("utf-16"), "not UTF-8 at byte 0"),
         (b"seed: 1\xff", "not UTF-8 at byte 7"),
         (b"\0" * 100, "not YAML"),
-        (b"# " + b"x" * 2**18, "larger than 262,144 bytes"),
+        (b"# " + b"x" * 2**18, "longer than 262,144 bytes"),
     ],
 )
 def test_a_file_that_is_no_text_is_one_line(tmp_path: Path, data: bytes, message: str) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, DataError
 from spag.core.options import shown
+from spag.storage.jsonfile import read_text
 
 LARGEST_FILE = 2**18
 """Bytes of a config file. The longest that is shipped has 2 KB; PyYAML reads some 100 KB a second."""
@@ -52,16 +53,9 @@ class _PlainLoader(yaml.SafeLoader):
 def read_config_text(path: Path) -> str:
     """Return the text of a config file. Raises ``ConfigError`` naming the fault."""
     try:
-        with path.open("rb") as stream:
-            data = stream.read(LARGEST_FILE + 1)
-        if len(data) > LARGEST_FILE:
-            fault = f"larger than {LARGEST_FILE:,} bytes, so it is no config file"
-            raise ConfigError(f"{path}: {fault}; name a YAML file or a preset")
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8 text") from error
+        return read_text(path, longest=LARGEST_FILE)
+    except DataError as error:
+        raise ConfigError(str(error)) from error
 
 
 def parse_yaml(text: str, label: str, key: str = "") -> Any:

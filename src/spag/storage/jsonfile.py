@@ -1,4 +1,4 @@
-"""The one reader of JSON that others may have written: documents and JSON lines, from files and pipes.
+"""The one reader of JSON and text that others may have written: documents and JSON lines, from files and pipes.
 
 Its results are safe to traverse recursively, compare and write again: at most ``MAX_DEPTH`` levels, 64-bit integers,
 finite numbers, text without lone surrogates. Everything else is a ``DataError`` of one line, ``FILE:LINE: what; fix``.
@@ -45,11 +45,23 @@ def read_json(path: Path, kind: Any = Any, *, longest: int = MAX_DOCUMENT) -> An
     Raises ``DataError`` naming file and line if it cannot be read, is longer than ``longest`` bytes, or is not JSON;
     naming file and field if the value is not a ``kind``.
     """
+    return convert(decode(_read_bytes(path, longest), str(path), many_lines=True), kind, str(path))
+
+
+def read_text(path: Path, *, longest: int = MAX_DOCUMENT) -> str:
+    """Return a UTF-8 text file's content, a byte-order mark dropped. Raises ``DataError``."""
+    try:
+        return _read_bytes(path, longest).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
+
+
+def _read_bytes(path: Path, longest: int) -> bytes:
     with reading(path) as stream:
         data = stream.read(longest + 1)
     if len(data) > longest:
         raise DataError(f"{path}: longer than {longest:,} bytes; give a smaller file")
-    return convert(decode(data, str(path), many_lines=True), kind, str(path))
+    return data
 
 
 def lines_of(

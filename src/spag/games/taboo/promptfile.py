@@ -26,7 +26,7 @@ from spag.games.taboo.prompts import Prompts, prompts_of
 from spag.games.taboo.templates import read_as
 from spag.games.taboo.types import Role
 from spag.games.taboo.upstream import FORMAT, Draws, UpstreamPrompts
-from spag.storage.jsonfile import MAX_DOCUMENT, read_json, reading
+from spag.storage.jsonfile import read_json, read_text
 from spag.storage.store import write_atomically
 
 LONGEST_FILE = 2**20
@@ -101,18 +101,6 @@ def parse_upstream_prompts(source: str, place: str = "upstream's prompts") -> Up
     except DataError as error:
         field = next(name for name in found if str(error).startswith(name))
         raise DataError(f"{place}:{found[field][0]}: {LITERALS[field]}: {error}") from error
-
-
-def read_text(path: Path) -> str:
-    """Return a UTF-8 text file's content, a byte-order mark dropped. Raises ``DataError``."""
-    with reading(path) as stream:
-        data = stream.read(MAX_DOCUMENT + 1)
-    if len(data) > MAX_DOCUMENT:
-        raise DataError(f"{path}: longer than {MAX_DOCUMENT:,} bytes; give a smaller file")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
 
 
 def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:

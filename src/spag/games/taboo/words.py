@@ -22,7 +22,7 @@ from simplemma.strategies import DEFAULT_DICTIONARY_FACTORY
 
 from spag.core.errors import DataError
 from spag.games.taboo.languages import language_data, language_of
-from spag.games.taboo.promptfile import read_text
+from spag.storage.jsonfile import read_text
 from spag.text.english import ENGLISH, listed
 from spag.text.lexicon import with_sharp_s
 from spag.text.words import parse_words
