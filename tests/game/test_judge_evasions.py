@@ -70,3 +70,5 @@ def test_announcements_are_read_through_marks_and_spelling(text: str, outcome: T
 def test_a_piece_is_quoted_as_written() -> None:
     assert find_evasion("Think of (riv)er, then.", "river") == "riv)er"
     assert find_evasion("r as in rain, i, v, e, r!", "river") == "r as in rain, i, v, e, r"
+    # all of it in every process, not the form that a set has first
+    assert find_evasion("d as in delta, a, n, c, e, s", "dances") == "d as in delta, a, n, c, e, s"

@@ -63,7 +63,8 @@ def find_named(reading: Reading, shapes: Shapes) -> str | None:
     named = _letters_of(reading.cased, reading.low, shapes)
     without_articles = [letter for letter in named if not letter.is_article]
     without_words = [letter for letter in named if letter.name not in ("a", "i")]
-    forms = [form for form in shapes.forms | shapes.backwards if len(form) > 2]
+    long_enough = (form for form in shapes.forms | shapes.backwards if len(form) > 2)
+    forms = sorted(long_enough, key=lambda form: (-len(form), form))  # sets differ in order between processes
     for letters in (named, without_articles, without_words):
         code = "".join(letter.letter for letter in letters)
         for form in forms:
