@@ -309,6 +309,23 @@ def test_models_that_compute_something_else_over_slots_are_refused(loaded: tuple
             TransformersEngine(model, loaded[1])
 
 
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_memory_that_runs_out_names_the_option(
+    error: RuntimeError, loaded: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> list[Completion]:
+        raise error
+
+    engine = TransformersEngine(*loaded, concurrency=2)
+    monkeypatch.setattr(TransformersEngine, "_admit", refuse)
+    for request in ask(PROMPTS[:1]):
+        engine.submit(request)
+    with pytest.raises(EngineError, match=r"out of memory with 0 utterances in flight; lower engine\.concurrency"):
+        engine.poll()
+
+
 def test_a_prompt_without_room_for_the_utterance_is_refused(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = loaded
     monkeypatch.setattr(model.config, "max_position_embeddings", 64)

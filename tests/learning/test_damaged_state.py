@@ -10,7 +10,7 @@ import pytest
 from tiny import settings, train_tiny
 
 from spag.core.errors import DataError, RunError
-from spag.learning.checkpoints import STATE, finished_result, open_state, record_result
+from spag.learning.checkpoints import STATE, finished_result, open_state, record_result, resuming
 from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.references import read_reference, write_reference
 
@@ -126,3 +126,9 @@ def test_a_checkpoint_that_was_damaged_is_named(
 def test_undamaged_it_is_resumed(stopped: Path, model_folder: Path, tmp_path: Path) -> None:
     result: Any = train_tiny(model_folder, Path(shutil.copytree(stopped, tmp_path / "run")), settings())
     assert result.steps == 6
+
+
+def test_a_full_gpu_is_no_damaged_checkpoint(tmp_path: Path) -> None:
+    said = r"checkpoint-4: out of memory while it was read; free memory, then retry"
+    with pytest.raises(RunError, match=said), resuming(tmp_path / "checkpoint-4"):
+        raise RuntimeError("CUDA error: out of memory")

@@ -49,6 +49,13 @@ def require_package(package: str, setting: str, fix: str) -> None:
         raise ConfigError(f"{setting}: {package} is not installed; {fix}")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory of the machine or of a GPU was too small; torch has no type for all such errors."""
+    said = str(error).lower()
+    texts = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(text in said for text in texts)
+
+
 def first_line(error: Exception, longest: int = 300) -> str:
     """Return the message of another library's error as one line of at most ``longest`` characters."""
     return str(error).strip().partition("\n")[0][:longest] or type(error).__name__

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import FREE_TO_CHANGE
-from spag.core.errors import DataError, RunError
+from spag.core.errors import DataError, RunError, is_out_of_memory
 from spag.learning.job import TrainingJob
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import check_resumable, load_shares, save_shares
@@ -116,7 +116,7 @@ def resuming(checkpoint: Path) -> AbstractContextManager[None]:
     """Turn errors from reading a damaged checkpoint into one line with the fix."""
 
     def explain(error: BaseException) -> RunError:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+        if is_out_of_memory(error):
             return RunError(f"{checkpoint}: out of memory while it was read; free memory, then retry: training resumes")
         fix = f"remove {checkpoint.parent} to train from the start"
         return RunError(f"{checkpoint}: cannot be resumed, a file of it is damaged ({described(error, 120)}); {fix}")

@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from spag.algorithms.online_settings import OnlineSettings
-from spag.core.errors import RunError, SpagError, StorageError, first_line
+from spag.core.errors import RunError, SpagError, StorageError, first_line, is_out_of_memory
 from spag.learning.job import TrainingJob
 from spag.learning.loop import Loop
 from spag.learning.metrics import OnProgress, TrainProgress
@@ -38,7 +38,6 @@ from spag.storage.machine import exit_with_parent, free_objects, usable_cores
 PROGRESS = TypeAdapter(TrainProgress)
 _DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE}
 _DISK_TEXTS = ("no space left on device", "file write failed", "failed writing file", "unexpected pos")  # torch's
-_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 def run_job(job: TrainingJob, progress: OnProgress | None = None) -> dict[str, Any]:
@@ -113,7 +112,7 @@ def _clear(error: Exception, output: Path) -> SpagError | None:
         path = getattr(error, "filename", None) or output
         fix = "free some space and start again, training resumes"
         return StorageError(f"{path}: cannot be written ({first_line(error, 200)}); {fix}")
-    if isinstance(error, MemoryError) or any(one in text for one in _MEMORY_TEXTS):
+    if is_out_of_memory(error):
         fix = "lower micro_batch_size (offline also max_length), set gradient_checkpointing, or train a LoRA adapter"
         return RunError(f"{output}: out of memory while training; {fix}, and start again: training resumes")
     return None

@@ -16,7 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError, StrictDataclassErr
 from jinja2 import TemplateError
 from safetensors import SafetensorError
 
-from spag.core.errors import ModelError, SpagError, first_line
+from spag.core.errors import ModelError, SpagError, first_line, is_out_of_memory
 from spag.models.finding import ADAPTER_CONFIG, BAICHUAN, CONFIG, model_type
 
 _LIBRARY_ERRORS = (
@@ -114,12 +114,11 @@ def _load_failure(name: str, source: str, error: BaseException, trust_remote_cod
 
 
 def _broken(source: str, error: BaseException) -> str:
-    text = str(error)
     if not Path(source).exists():
         return f"{_UNREACHABLE}: {described(error)}"
     if isinstance(error, SafetensorError):
         return f"a weights file is cut short or no safetensors file ({described(error)}); download it again"
-    if isinstance(error, MemoryError) or "out of memory" in text.lower() or "allocate memory" in text:
+    if is_out_of_memory(error):
         fix = "take a smaller model, another dtype or another device"
         return f"not enough memory to load it ({described(error, 120)}); {fix}"
     # The messages of these say little.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.core.errors import EngineError
+from spag.core.errors import EngineError, is_out_of_memory
 from spag.core.options import SamplingConfig
 from spag.core.thinking import CLOSE
 from spag.engines.base import Completion, Engine, FinishReason, Request, check_shapes, token_limit
@@ -102,7 +102,9 @@ class TransformersEngine(Engine):
             with torch.inference_mode():
                 while not finished and not self._woken and (self._queue or self._active):
                     finished = self._draw_known() or self._admit() or self._decode()
-        except (torch.OutOfMemoryError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             what = f"out of memory with {len(self._active)} utterances in flight"
             raise EngineError(f"{what}; lower engine.concurrency") from error
         self._woken = False

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-from spag.core.errors import EngineError, ModelError
+from spag.core.errors import EngineError, ModelError, is_out_of_memory
 from spag.engines.transformers.slots import ALL_LAYERS, ATTENTION, SlotCache, attention_mask, attention_windows
 from spag.models.adapters import use_adapter
 from spag.models.packed_attention import UNSUPPORTED, short_length
@@ -54,9 +54,10 @@ class SlotModel:
             cache, rows = SlotCache(2, self.layers), (ids, ids[:_SHORT])
             self.logits(cache, [0, 1], [0, 0], [row[:-1] for row in rows])
             found = self.logits(cache, [0, 1], [len(row) - 1 for row in rows], [row[-1:] for row in rows]).float()
-        except torch.OutOfMemoryError as error:
-            raise EngineError("out of memory at a model's first tokens; take a smaller one or another dtype") from error
         except UNSUPPORTED as error:
+            if is_out_of_memory(error):
+                what = "out of memory at a model's first tokens; take a smaller one or another dtype"
+                raise EngineError(what) from error
             return described(error, 120)
         spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)
         tolerance = _TOLERANCE if plain.dtype is model.dtype is torch.float32 else _HALF_TOLERANCE

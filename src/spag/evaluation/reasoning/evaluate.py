@@ -25,7 +25,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import set_torch_seed
 
 from spag.config.schema import ModelConfig
-from spag.core.errors import ConfigError, RunError, first_line
+from spag.core.errors import ConfigError, RunError, first_line, is_out_of_memory
 from spag.core.progress import Reporter
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.reasoning.answers import ChatModel, cached
@@ -133,7 +133,7 @@ def _one_line_errors(title: str) -> Iterator[None]:
     except AssertionError as error:  # lm-eval's error for a request that does not fit the model's context
         raise RunError(f"{title}: {first_line(error)}; set --max-new-tokens") from error
     except RuntimeError as error:
-        if "out of memory" not in str(error).lower():
+        if not is_out_of_memory(error):
             raise
         fix = "lower --batch-size and start again: finished answers are kept"
         raise RunError(f"{title}: out of memory; {fix}") from error
