@@ -41,12 +41,13 @@ def check_players(config: RunConfig, games_of: Mapping[str, Sequence[Game]]) -> 
     ``games_of`` has each player's games, by its name.
     """
     backend_here(config)
-    for name, games in games_of.items():
-        if kind_of(name) is Kind.ENDPOINT:
-            _check_endpoint()
-        elif kind_of(name) is Kind.BOT:
+    bots_first = sorted(games_of.items(), key=lambda item: kind_of(item[0]) is not Kind.BOT)  # need no files
+    for name, games in bots_first:
+        if kind_of(name) is Kind.BOT:
             for game in games:
                 bot_of(game, name)
+        elif kind_of(name) is Kind.ENDPOINT:
+            _check_endpoint()
         else:
             for member in members_of(config.model.model_copy(update={"name": name})):
                 for one in models_of(member.name):
