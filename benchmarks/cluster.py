@@ -73,9 +73,8 @@ def measure(workers: int, path: Path) -> Growth:
     began: list[float] = []
 
     def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
-        job = PlayJob(players)
-        workers = RayPlayers(job, cluster, stack, lambda _: None, most=len(left))
-        for batch in workers.play(left, stats, GAME, {role: role for role in GAME.roles}):
+        actors = RayPlayers(PlayJob(players), cluster, stack, lambda _: None, most=len(left))
+        for batch in actors.play(left, stats, GAME, {role: role for role in GAME.roles}):
             now = time.monotonic()
             began.append(time.process_time())
             for episode in batch:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.corpus import made_up, teacher_utterances
 from benchmarks.harness import Contest, Reading, Result, compete, peak_mib
-from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
+from spag.algorithms.winners import RewardStats, assign_rewards
 from spag.core.episodes import Episode
 from spag.games.taboo.judge import JudgeMode
 from spag.games.taboo.taboo import AdversarialTaboo
@@ -101,7 +101,7 @@ def _measure(path: Path, mode: JudgeMode) -> Reading:
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         game, stats = AdversarialTaboo(judge=mode), RewardStats()
-        samples = assign_rewards(read_episodes(path), settings=RewardSettings(judge=True), game=game, stats=stats)
+        samples = assign_rewards(read_episodes(path), game=game, stats=stats)  # judges every game again
         write_rows(Path(folder) / "samples.jsonl", samples)
     seconds = time.process_time() - began
     peak = peak_mib()

@@ -25,7 +25,7 @@ from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.options import SamplingConfig
 from spag.core.types import Result, Split, State, Task, Utterance
 from spag.engines.base import Completion, Engine, Request
-from spag.engines.opening import open_models
+from spag.engines.opening import open_model
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.models.finding import EMBEDDED_NAME
 from spag.models.loading import default_device, fastest_dtype, load_model, load_tokenizer
@@ -208,7 +208,8 @@ def open_one(backend: str, stack: ExitStack, model: ModelConfig, in_flight: int)
         "max_length": 2048,
         "memory": None if model.device == "cpu" else GPU_MEMORY,
     }
-    [engine] = open_models([model], EngineConfig.model_validate(settings), stack)
+    engine = open_model(model, EngineConfig.model_validate(settings))
+    stack.callback(engine.close)
     player = Player(engine, "warm-up", SamplingConfig(max_new_tokens=4, min_new_tokens=4))
     list(
         play(game_specs(SHORT_GAME.some_tasks(1), 1, seed=0), dict.fromkeys(SHORT_GAME.roles, player), game=SHORT_GAME)

@@ -111,11 +111,11 @@ class Kill:
         return ", ".join(name for name, is_so in faults.items() if is_so)
 
 
-def open_engines(models: Sequence[ModelConfig], engine: EngineConfig, *more: Any) -> Sequence[Engine]:
+def open_engines(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
     """Play the offline iteration by script, since a random model makes no legal move; everything else by the models."""
     if any("1-imitation" in model.name for model in models):
         return scripted(models, engine)
-    return opening.open_models(models, engine, *more)
+    return opening.open_models(models, engine)
 
 
 def work(arguments: Sequence[str]) -> None:

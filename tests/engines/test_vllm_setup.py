@@ -80,6 +80,9 @@ def test_asking_for_a_vllm_that_cannot_work_is_an_error() -> None:
         ConfigError, match=r"is built for CPUs, and the model is on cuda; set model.device or install vllm"
     ):
         choose_backend("vllm", vllm=CPU_BUILD, device="cuda")
+    for vllm in (None, CPU_BUILD):
+        with pytest.raises(ConfigError, match=r"but it is old; set engine\.backend=transformers"):
+            choose_backend("vllm", vllm=vllm, device="cuda", misfit="it is old")
 
 
 def test_installed_vllm_reads_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,8 @@ def relative_to_mean(
     found = [0.0] * len(values)
     for places in members.values():
         own = [values[at] for at in places]
-        mean, scale = fmean(own), max(pstdev(own), 0.1 * spread) if normalize else 1.0
+        mean = fmean(own)
+        scale = max(pstdev(own), 0.1 * spread) if normalize else 1.0
         for at, centred in zip(places, without_drift([value - mean for value in own], spread), strict=True):
             found[at] = centred / scale
     return found

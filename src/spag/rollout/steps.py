@@ -68,8 +68,7 @@ class StepPlayer:
     """The engines of this process, and their games. Use as a context manager.
 
     ``mix``: the games with their weights. ``policy``: the model whose weights ``update_weights`` replaces. ``rank`` of
-    ``world_size``: this process's share.
-    ``stopped``: set by another thread to end play; unfinished games are dropped.
+    ``world_size``: this process's share. ``stopped``: set by another thread to end play; unfinished games are dropped.
     """
 
     folder: Path
@@ -169,11 +168,10 @@ class StepPlayer:
         sampling, settings = self.settings.sampling.model_dump(), game_record(game)
         names = {name for pairing in matches for name in pairing.players}
         infos = {name: PlayerInfo(name, sampling, self._identity(name, played_by)) for name in names}
-        records = {
-            spec.id: spec.unplayed(game, settings, {role: infos[name] for role, name in by_role.items()})
-            for by_role, specs in ((pairing.by_role(game.roles), specs) for pairing, specs in matches.items())
-            for spec in specs
-        }
+        records = dict[str, Episode]()
+        for pairing, specs in matches.items():
+            players = {role: infos[name] for role, name in pairing.by_role(game.roles).items()}
+            records |= {spec.id: spec.unplayed(game, settings, players) for spec in specs}
 
         def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
             ids = {spec.id for spec in left}

@@ -207,5 +207,5 @@ def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]", torn: bytes | None =
 
 def _object(row: Any, place: str) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}")
+        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}; remove this row")
     return row

