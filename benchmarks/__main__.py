@@ -6,10 +6,9 @@ python -m benchmarks [--only vllm --only training ...] [--pairs N] [--quick] [--
 
 import argparse
 import json
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -57,9 +56,8 @@ def judging_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
 
 
 def endpoint_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
-    os.environ.setdefault("OPENAI_API_KEY", "none")
     url = stack.enter_context(endpoint.stub())
-    endpoint.ours(url, 64)  # imports, dictionaries
+    endpoint.ours(64)  # imports, dictionaries
     yield endpoint.contest(url, 100 if quick else endpoint.GAMES)
 
 
@@ -126,7 +124,7 @@ def write(folder: Path, name: str, results: list[Result], curves: list[Curve]) -
     plot_results(results, curves, folder / f"{name}.svg")
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure every speed against its baseline.")
     parser.add_argument("--only", choices=[*GROUPS, "growth"], action="append", help="measure only these")
     parser.add_argument("--pairs", type=int, default=3)
@@ -135,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--name", default=results_name())
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(given)
     wanted = chosen.only or [*GROUPS, "growth"]
     results, curves = read(chosen.output / f"{chosen.name}.json") if chosen.only else ([], [])
 

@@ -9,6 +9,7 @@ python -m benchmarks.cluster [--workers 1 4 16 64]
 """
 
 import argparse
+import logging
 import os
 import tempfile
 import time
@@ -25,12 +26,12 @@ from rich.table import Table
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
 from spag.core.options import SamplingConfig
-from spag.engines.base import Request
+from spag.engines.base import Player, Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.worker import PlayJob
-from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs
+from spag.rollout.runner import GameSpec, PlayStats, game_specs
 from spag.rollout.writer import collect_episodes
 
 WORKERS = (1, 4, 16, 64)
@@ -96,7 +97,11 @@ def _rate(times: list[float]) -> float:
 
 def grow(workers: Sequence[int]) -> list[Growth]:
     ray.init(
-        address="local", num_cpus=max(workers), include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        address="local",
+        num_cpus=max(workers),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
     )
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -23,9 +23,10 @@ import openai
 from benchmarks.harness import Contest, Reading, compete
 from spag.core.options import SamplingConfig
 from spag.core.types import Split
+from spag.engines.base import Player
 from spag.engines.openai.engine import OpenAIEngine
 from spag.games.registry import get
-from spag.rollout.runner import Player, PlayStats, game_specs, next_request, play
+from spag.rollout.runner import PlayStats, game_specs, next_request, play
 
 IN_FLIGHT = 256
 GAMES = 512
@@ -35,17 +36,19 @@ TABOO = get("adversarial_taboo", words="shipped")
 
 @contextmanager
 def stub() -> Iterator[str]:
-    """Run the stub server; the value is its base URL."""
+    """Run the stub server, and name it in the environment; the value is its base URL."""
     command = [sys.executable, "-m", "benchmarks.endpoint_stub"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        yield server.stdout.readline().strip()
+        url = server.stdout.readline().strip()
+        os.environ |= {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}
+        yield url
         server.communicate()
 
 
-def ours(url: str, games: int) -> Reading:
-    """Play ``games`` games of Taboo."""
-    engine, stats = OpenAIEngine("stub", base_url=url, concurrency=IN_FLIGHT), PlayStats()
+def ours(games: int) -> Reading:
+    """Play ``games`` games of Taboo against the endpoint in the environment."""
+    engine, stats = OpenAIEngine("stub", concurrency=IN_FLIGHT), PlayStats()
     player = Player(engine, "stub", SamplingConfig())
     specs = game_specs(TABOO.tasks(Split.TRAIN, games, seed=0), 1, seed=0)
     began = time.process_time()
@@ -90,7 +93,7 @@ def _reading(utterances: int, seconds: float) -> Reading:
 def contest(url: str, games: int = GAMES) -> Contest:
     """Play against the stub at ``url``; the baseline makes as many calls as the games have utterances."""
     return Contest(
-        "endpoint, 256 in flight", "utterances/CPU s", partial(by_hand, url, 10 * games), partial(ours, url, games)
+        "endpoint, 256 in flight", "utterances/CPU s", partial(by_hand, url, 10 * games), partial(ours, games)
     )
 
 
@@ -99,9 +102,8 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=GAMES)
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
-    os.environ.setdefault("OPENAI_API_KEY", "none")
     with stub() as url:
-        ours(url, IN_FLIGHT // 4)  # imports, dictionaries
+        ours(IN_FLIGHT // 4)  # imports, dictionaries
         result = compete(contest(url, options.games), options.pairs)
     print(
         f"{IN_FLIGHT} in flight, {options.games} games, {options.pairs} pairs; own CPU time of one "

@@ -76,7 +76,8 @@ class Result:
 
     def median(self, side: str) -> float:
         """Return the median of ``baseline`` or ``ours``."""
-        return statistics.median(reading.value for reading in getattr(self, side))
+        readings: list[Reading] = getattr(self, side)
+        return statistics.median(reading.value for reading in readings)
 
     @property
     def ratios(self) -> list[float]:

@@ -87,7 +87,7 @@ def offline(iterations: int, loser_reward: float, rate: float, tables: int, seed
             reference = table.logprobs().detach()
             batches = torch.stack([play(table, HANDS_EACH, generator) for _ in range(updates)])
             weight = weights_of(batches.sum(0))
-        offline_loss(table, reference, batches[step % updates], weight, settings).backward()
+        offline_loss(table, reference, batches[step % updates], weight, settings).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         if step + 1 in CHECKED:

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from spag.algorithms.base import TokenBatch, Totals
 from spag.algorithms.credit import without_drift
 from spag.algorithms.reinforce import Baselines, Reinforce, ReinforceSettings
+from spag.games.base import Policy
 from spag.games.kuhn_poker import solver
 from spag.games.kuhn_poker.kuhn import KuhnPoker
-from spag.games.mixture import Policy, mixture
+from spag.games.mixture import mixture
 from spag.learning.devices import make_optimizer
 from spag.learning.policy import Reference, WeightCopy
 
@@ -134,7 +135,7 @@ def train(
     advantages, found, policies = advantages or by_baseline(algorithm.baselines), {}, []
     for step in range(1, settings.steps + 1):
         batch = batch_of(table, reference, play(table, settings.games, generator), advantages, step)
-        algorithm.loss(batch)[0].backward()
+        algorithm.loss(batch)[0].backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
         moving.move(1.0 if step == 1 else 1.0 - settings.average_decay)

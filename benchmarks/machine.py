@@ -22,7 +22,7 @@ _PCIE = 32e9
 def hardware() -> dict[str, str | int]:
     machine = look_around()
     bfloat16 = ", ".join(sorted(_CPU_FLAGS.intersection(_cpuinfo("flags").split()))) or "none"
-    found = {
+    found: dict[str, str | int] = {
         "cpu": _cpuinfo("model name") or "unknown",
         "cores": machine.cores,
         "python": machine.python,

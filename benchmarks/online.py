@@ -293,7 +293,7 @@ class PlainLoop:
             advantage = torch.tensor([advantages[index] for index in part], device=self.device)[:, None]
             ratio = (logprobs - logprobs.detach()).exp()
             loss = -(advantage * ratio * trained).sum() / (len(rows) * TOKENS)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         return total
 

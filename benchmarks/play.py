@@ -24,13 +24,13 @@ from benchmarks.harness import Contest, Reading
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.options import SamplingConfig
 from spag.core.types import Result, Split, State, Task, Utterance
-from spag.engines.base import Completion, Engine, Request
+from spag.engines.base import Completion, Engine, Player, Request
 from spag.engines.opening import open_model
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.models.finding import EMBEDDED_NAME
 from spag.models.loading import default_device, fastest_dtype, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
-from spag.rollout.runner import Player, PlayStats, game_specs, next_request, play
+from spag.rollout.runner import PlayStats, game_specs, next_request, play
 
 MODEL = ModelConfig(name=EMBEDDED_NAME, dtype=fastest_dtype(), device=default_device())
 TOKENS, TURNS = 64, 3

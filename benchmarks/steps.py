@@ -31,7 +31,7 @@ from spag.models.tokens import PromptStyle
 from spag.planning.specs import read_shape
 
 GLOBAL_BATCH = 128
-COEFFICIENTS = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
+COEFFICIENTS: dict[str, Any] = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
 PAPER_MICRO_BATCH = 2
 PAPER_SHARE = 6  # of so many pairs, one is run
 Optimizer = Literal["adamw", "adamw_8bit"]
@@ -131,7 +131,7 @@ class PaperStyle(Setting):
         for rows in run:
             with torch.no_grad():
                 reference = self.logprob(self.reference, rows)
-            self.loss(self.logprob(self.policy, rows), reference, rows).backward()
+            self.loss(self.logprob(self.policy, rows), reference, rows).backward()  # type: ignore[no-untyped-call]
         return sum(map(len, run)) / len(self.samples)
 
     def passes(self) -> Iterator[tuple[int, int, int]]:
@@ -174,7 +174,8 @@ class Ours(Setting):
         self.accelerator = make_accelerator(model, work.settings, seed=0)
 
     def autocast(self) -> AbstractContextManager[None]:
-        return self.accelerator.autocast()
+        autocast: AbstractContextManager[None] = self.accelerator.autocast()
+        return autocast
 
     def batches(self, size: int) -> list[list[int]]:
         return micro_batches(
@@ -199,7 +200,7 @@ class Ours(Setting):
             rows = [self.samples[index] for index in batch]
             with self.autocast():
                 logprob = self.logprob(to_device(self.collated(batch), self.device))
-            self.loss(logprob, torch.tensor([reference[index] for index in batch], device=self.device), rows).backward()
+            self.loss(logprob, torch.tensor([reference[index] for index in batch], device=self.device), rows).backward()  # type: ignore[no-untyped-call]
 
     def logprob(self, batch: Batch) -> Tensor:
         """Return each sample's log-probability, averaged over its trained tokens: (B,)."""

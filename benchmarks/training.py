@@ -100,8 +100,8 @@ def held_gib(device: torch.device, *, peak: bool = False) -> float:
 
 
 def against_paper(name: str, work: Work, target: float | None = None) -> Contest:
-    sides = (partial(alone, "training", side, work) for side in ("paper", "ours"))
-    return Contest(f"training, {name}", "samples/s", *sides, target)
+    paper, ours = (partial(alone, "training", side, work) for side in ("paper", "ours"))
+    return Contest(f"training, {name}", "samples/s", paper, ours, target)
 
 
 def contests(samples: int = GLOBAL_BATCH) -> Iterator[Contest]:

@@ -2,10 +2,12 @@
 they compute.
 """
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import __main__ as every
 from benchmarks import online, steps, web
 from benchmarks.corpus import long_games
 from benchmarks.machine import datasheet, hardware, versions
@@ -141,7 +143,20 @@ def test_results_say_what_they_were_measured_on() -> None:
     assert {"spag-selfplay", "torch", "transformers"} <= versions().keys()
 
 
+@pytest.mark.slow
 def test_the_web_is_asked_for_every_kind_of_page(capsys: pytest.CaptureFixture[str]) -> None:
     web.main(["--games", "60", "--repeats", "1"])
     said = capsys.readouterr().out
     assert all(title in said for title in web.kinds(["a"]))
+
+
+@pytest.mark.long
+def test_quick_contests_are_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):  # the stub sets them
+        monkeypatch.setenv(name, "")
+    for group in ("endpoint", "judging"):  # the others take minutes even with little work
+        every.main(["--quick", "--pairs", "1", "--only", group, "--output", str(tmp_path), "--name", "here"])
+    found = json.loads((tmp_path / "here.json").read_text(encoding="utf-8"))
+    names = [contest["name"].partition(",")[0] for contest in found["contests"]]
+    assert names == ["endpoint", "judging and rewards", "judging and rewards"]
+    assert (tmp_path / "here.svg").is_file()

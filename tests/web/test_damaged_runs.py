@@ -234,3 +234,11 @@ def test_a_loop_that_ends_by_itself_says_so_on_the_page(tmp_path: Path, caplog: 
                 break
         assert notices
     assert "a fault of ours" in caplog.text
+
+
+def test_metrics_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    with visitor(site(folder)) as client:
+        (folder / "1-imitation" / "metrics.jsonl").write_text("nonsense\n")
+        [notice] = Served(folder, client).notices()
+        assert notice.startswith("1-imitation/metrics.jsonl:1: not JSON")

@@ -16,7 +16,7 @@ from spag.core.errors import ConfigError, require_package
 if TYPE_CHECKING:
     from spag.config.schema import EngineConfig, ModelConfig
 
-_INSTALL = "pip install '.[web]'"
+_PACKAGES, _INSTALL = ("fastapi", "uvicorn"), "pip install '.[web]'"
 
 
 def address_options(port: int) -> Callable[[Command], Command]:
@@ -37,7 +37,8 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
 
     RUN is a run folder, finished or not, or a file of episodes.
     """
-    require_package("fastapi", "spag web", _INSTALL)
+    for package in _PACKAGES:
+        require_package(package, "spag web", _INSTALL)
     from spag.web.app import create_app
     from spag.web.security import Access
     from spag.web.server import serve
@@ -66,7 +67,8 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
 
     config = resolve_dtype(read_config(config_name), here=True)
     named = [(name, config.model.model_copy(update={"name": model})) for name, model in entrants(models).items()]
-    require_package("fastapi", "spag serve", _INSTALL)
+    for package in _PACKAGES:
+        require_package(package, "spag serve", _INSTALL)
     from spag.serve.app import MOST_WAITING, create_app
     from spag.serve.models import open_model
     from spag.web.security import Access

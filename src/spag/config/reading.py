@@ -55,7 +55,7 @@ def read_config_text(path: Path) -> str:
     try:
         return read_text(path, longest=LARGEST_FILE)
     except DataError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(f"{error}; a config is a YAML file or a preset") from error
 
 
 def parse_yaml(text: str, label: str, key: str = "") -> Any:

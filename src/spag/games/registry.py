@@ -132,7 +132,12 @@ def files_of(game: Game) -> Mapping[str, Path]:
 def _names_file(value: object, hint: Mapping[str, Any]) -> bool:
     kinds = hint.get("anyOf", [hint])
     words = [word for kind in kinds for word in (*kind.get("enum", ()), kind.get("const"))]  # instead of a file
-    return isinstance(value, str) and value not in words and any(kind.get("format") in _PATHS for kind in kinds)
+    return isinstance(value, str) and value not in words and takes_file(hint)
+
+
+def takes_file(hint: Mapping[str, Any]) -> bool:
+    """Whether a setting of this JSON schema may name a file."""
+    return any(kind.get("format") in _PATHS for kind in hint.get("anyOf", [hint]))
 
 
 def setting_hints(name: str) -> Mapping[str, Any]:

@@ -19,7 +19,6 @@ from spag.core.errors import ConfigError
 from spag.core.types import Outcome
 from spag.core.visible import code, counted, hidden
 from spag.games.base import Game
-from spag.report.cells import signed
 
 SHOWN = 20_000  # characters shown of one text
 POINTS = 120  # points of a curve
@@ -156,6 +155,6 @@ def environment(package: str) -> Environment:
     """Return the templates of ``package`` and of this package: escaping is always on, unknown names are errors."""
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.report")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    for function in (visible, said, capital, spaced, role_class, game_class, shares, counted, curve, duration, signed):
+    for function in (visible, said, capital, spaced, role_class, game_class, shares, counted, duration):
         made.filters[function.__name__] = function
     return made

@@ -64,7 +64,8 @@ def players(config: RunConfig) -> dict[str, list[Game]]:
     ``ConfigError`` for a mixture among the opponents of a phase.
     """
     arena = [config.game.build()]
-    named = [(config.model.name, arena if BASE in (config.arena.entrants or [BASE]) else [])]
+    in_arena = BASE in (config.arena.entrants or [BASE])
+    named = [(config.model.name, arena if in_arena or kind_of(config.model.name) is Kind.BOT else [])]
     for phase in config.phases:
         settings = phase.settings
         if not isinstance(settings, TeacherSettings):

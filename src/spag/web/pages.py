@@ -47,6 +47,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
     known = site.run()
     run = ReadableRun(known)
     stages: list[StageProgress] = run.part(known.progress, [])  # none if the manifest is damaged
+    phases = list(phases_of(run))  # reads the metrics, so before the faults are listed
     faults = filter(None, [site.fault, *site.index.faults, *run.damage])
     body = site.render(
         request,
@@ -56,7 +57,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
         plan=run.plan,
         bars=[(run.games[name], queries.bars(counts)) for name, counts in queries.outcome_counts(site.index).items()],
         arena_note=arena_note(run),
-        phases=list(phases_of(run)),
+        phases=phases,
         arena_tables=[role_table(run.arena, run.game, role) for role in run.game.roles] if run.arena else [],
         held_out_doubt=run.held_out_doubt,
         latest=queries.latest_games(site.index, LATEST),

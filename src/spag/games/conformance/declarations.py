@@ -11,7 +11,7 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, Task
 from spag.games.base import Game
 from spag.games.conformance.playing import raises
-from spag.games.registry import files_of, get, settings_of
+from spag.games.registry import get, setting_hints, settings_of, takes_file
 
 
 def check_names(game: Game, seed: int) -> None:
@@ -66,7 +66,7 @@ def check_settings_have_defaults(game: Game, seed: int) -> None:
 def check_settings_make_the_same_game(game: Game, seed: int) -> None:
     again = get(game.name, **settings_of(game))
     assert type(again) is type(game) and again == game, f"{game.name} with settings_of(game) is another game: {again}"
-    values = settings_of(game).keys() - files_of(game).keys()
+    values = {name for name, hint in setting_hints(game.name).items() if not takes_file(hint)}
     assert set(game.judged_by) <= values, f"judged_by must name settings, but no files: {game.judged_by}"
 
 

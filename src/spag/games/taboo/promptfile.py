@@ -116,6 +116,8 @@ def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:
         raise DataError(f"{place}: no assignment to {name} at the top level; give upstream's utils.py")
     line, value = found[-1]
     try:
+        if any(isinstance(part, ast.Set) for part in ast.walk(value)):
+            raise ValueError("a set has no order")
         return line, ast.literal_eval(value)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:  # TypeError: an unhashable key
         fault = f"{name} is not made of plain literals (f-strings, names and calls are not run)"
