@@ -179,11 +179,11 @@ INSTRUCTIONS = {"attacker": "a {target_word}", "defender": "d"}
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], r"input should be a dictionary or an instance of PromptSet, got \[\]; the fields are rules, inst"),
-        ({"rules": ["r"]}, "instructions: field required"),
-        ({"rules": "r", "instructions": INSTRUCTIONS}, "rules: input should be a valid tuple, got 'r'"),
+        ([], "expected a JSON object, got list"),
+        ({"rules": ["r"]}, "the field 'instructions' is missing"),
+        ({"rules": "r", "instructions": INSTRUCTIONS}, "rules is a str; it must be a list"),
         ({"rules": [], "instructions": INSTRUCTIONS}, "rules is empty"),
-        ({"rules": ["r", 3], "instructions": INSTRUCTIONS}, r"rules\.1: input should be a valid string, got 3"),
+        ({"rules": ["r", 3], "instructions": INSTRUCTIONS}, r"rules\[1\] is a int"),
         ({"rules": ["r", " "], "instructions": INSTRUCTIONS}, r"rules\[1\] is empty"),
         (
             {"rules": ["r {turns}"], "instructions": INSTRUCTIONS},
@@ -194,29 +194,34 @@ INSTRUCTIONS = {"attacker": "a {target_word}", "defender": "d"}
         ({"rules": ["r {"], "instructions": INSTRUCTIONS}, r"rules\[0\] is not a template"),
         (
             {"rules": ["r {max_turns:{x}}"], "instructions": INSTRUCTIONS},
-            r"rules\[0\] uses the placeholder \{max_turns:\{x\}\}; allowed here: \{max_turns\}",
+            r"rules\[0\] formats a placeholder; write \{max_turns\} alone",
         ),
-        (
-            {"rules": ["r {max_turns:99999999999}"], "instructions": INSTRUCTIONS},
-            r"placeholder \{max_turns:99999999999\}",
-        ),
-        ({"rules": ["r {max_turns!r}"], "instructions": INSTRUCTIONS}, r"placeholder \{max_turns!r\}"),
+        ({"rules": ["r {max_turns:99999999999}"], "instructions": INSTRUCTIONS}, r"rules\[0\] formats a placeholder"),
+        ({"rules": ["r {max_turns!r}"], "instructions": INSTRUCTIONS}, r"rules\[0\] formats a placeholder"),
         (
             {"rules": ["r {max_turns[0]}"], "instructions": INSTRUCTIONS},
             r"rules\[0\] uses the placeholder \{max_turns\[0\]\}",
         ),
         (
+            {"rules": ["r" * 20_001], "instructions": INSTRUCTIONS},
+            r"rules\[0\] has 20,001 characters; a template has at most 20,000",
+        ),
+        (
+            {"rules": ["{max_turns}" * 21], "instructions": INSTRUCTIONS},
+            r"rules\[0\] has 21 placeholders; a template has at most 20",
+        ),
+        (
             {"rules": ["r"], "instructions": {**INSTRUCTIONS, "attacker": "{target_word:>9999999}"}},
-            r"instructions.attacker uses the placeholder \{target_word:>9999999\}",
+            "instructions.attacker formats a",
         ),
         (
             {"rules": ["r"], "instructions": INSTRUCTIONS, "line": "{role}: {content:{role}}\n"},
-            r"line uses the placeholder \{content:\{role\}\}",
+            r"line formats a placeholder; write \{content\}",
         ),
         ({"rules": ["r"], "instructions": {"attacker": "a {target_word}"}}, "instructions has no defender"),
         (
             {"rules": ["r"], "instructions": {**INSTRUCTIONS, "judge": "j"}},
-            "instructions.judge.*: input should be 'attacker' or 'defender', got 'judge'",
+            "the role 'judge'; the roles are attacker, defender",
         ),
         (
             {"rules": ["r"], "instructions": {**INSTRUCTIONS, "attacker": "a"}},
@@ -228,13 +233,10 @@ INSTRUCTIONS = {"attacker": "a {target_word}", "defender": "d"}
         ),
         ({"rules": ["r"], "instructions": INSTRUCTIONS, "line": "{role}: {content}"}, "end it with a line break"),
         ({"rules": ["r"], "instructions": INSTRUCTIONS, "line": "{role}\n"}, r"line lacks the placeholder \{content\}"),
-        (
-            {"rules": ["r"], "instructions": INSTRUCTIONS, "title": "t"},
-            "title: unexpected keyword argument, got 't'; the fields are rules, instructions, header, line, cue, names",
-        ),
+        ({"rules": ["r"], "instructions": INSTRUCTIONS, "title": "t"}, "unknown field 'title'"),
         (
             {"rules": ["r"], "instructions": INSTRUCTIONS, "names": {"attacker": "A"}},
-            "names has no defender; give one text for each role",
+            "names.defender is a NoneType; it must be a text",
         ),
     ],
 )

@@ -23,9 +23,9 @@ from typing import Any
 from spag.core.errors import DataError
 from spag.core.types import Observation, Utterance
 from spag.games.taboo.prompts import Prompts, prompts_of
-from spag.games.taboo.templates import read_as
+from spag.games.taboo.templates import fields_of
 from spag.games.taboo.types import Role
-from spag.games.taboo.upstream import FORMAT, Draws, UpstreamPrompts
+from spag.games.taboo.upstream import FORMAT, UPSTREAM_FIELDS, Draws, UpstreamPrompts
 from spag.storage.jsonfile import read_json, read_text
 from spag.storage.store import write_atomically
 
@@ -96,8 +96,9 @@ def parse_upstream_prompts(source: str, place: str = "upstream's prompts") -> Up
         what = error.args[0] if error.args else "nested too deep"
         raise DataError(f"{place}:{line}: not Python: {what}; give upstream's utils.py") from error
     found = {field: _literal(tree, name, place) for field, name in LITERALS.items()}
+    data = {field: list(value) if isinstance(value, tuple) else value for field, (_, value) in found.items()}
     try:
-        return read_as(UpstreamPrompts, {field: value for field, (_, value) in found.items()})
+        return UpstreamPrompts(**fields_of(data, UPSTREAM_FIELDS))
     except DataError as error:
         field = next(name for name in found if str(error).startswith(name))
         raise DataError(f"{place}:{found[field][0]}: {LITERALS[field]}: {error}") from error
@@ -116,8 +117,6 @@ def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:
         raise DataError(f"{place}: no assignment to {name} at the top level; give upstream's utils.py")
     line, value = found[-1]
     try:
-        if any(isinstance(part, ast.Set) for part in ast.walk(value)):
-            raise ValueError("a set has no order")
         return line, ast.literal_eval(value)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:  # TypeError: an unhashable key
         fault = f"{name} is not made of plain literals (f-strings, names and calls are not run)"

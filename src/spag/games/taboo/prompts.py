@@ -18,20 +18,19 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from pydantic import ConfigDict
-
 from spag.core.errors import DataError
 from spag.core.types import Observation, Utterance
 from spag.games.taboo.languages import language_data
-from spag.games.taboo.templates import check_by_role, check_rules, check_template, read_as
+from spag.games.taboo.templates import check_instructions, check_rules, check_template, fields_of
 from spag.games.taboo.types import Role
-from spag.games.taboo.upstream import FORMAT, UpstreamPrompts
+from spag.games.taboo.upstream import FORMAT, UPSTREAM_FIELDS, UpstreamPrompts
 
 PLAYER_NAMES = (
     ("attacker", "defender"), ("Player 1", "Player 2"), ("Alice", "Bob"), ("Player A", "Player B"), ("Sam", "Kim"),
     ("Red", "Blue"),
 )  # fmt: skip
 """(attacker, defender) names that training prompts may use; the first pair is that of play."""
+_FIELDS = ("rules", "instructions", "header", "line", "cue", "names")
 _LINE_FIELDS = frozenset({"role", "content"})
 _CUE_FIELDS = frozenset({"role"})
 
@@ -57,7 +56,6 @@ class PromptSet:
     draws the paraphrase only, because the other layouts are English.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     rules: tuple[str, ...]
     instructions: Mapping[Role, str]
     header: str = "\n\nThe conversation so far:\n"
@@ -67,12 +65,13 @@ class PromptSet:
 
     def __post_init__(self) -> None:
         check_rules(self.rules)
-        check_by_role("instructions", self.instructions)
+        check_instructions("instructions", self.instructions)
         check_template("header", self.header, frozenset(), blank=True)
         check_template("cue", self.cue, _CUE_FIELDS, blank=True)
         check_template("line", self.line, _LINE_FIELDS, _LINE_FIELDS)
         if self.names is not None:
-            check_by_role("names", self.names, dict.fromkeys(Role, frozenset[str]()))
+            for role in Role:
+                check_template(f"names.{role}", self.names.get(role), frozenset())
         if not self.line.endswith("\n"):
             raise DataError(f"line is {self.line!r}; end it with a line break, one utterance is one line")
 
@@ -80,7 +79,7 @@ class PromptSet:
     @cache
     def default(language: str = "en") -> "PromptSet":
         """Return the project's own prompts in ``language``."""
-        return read_as(PromptSet, language_data(language)["prompts"])
+        return PromptSet(**fields_of(language_data(language)["prompts"], _FIELDS))
 
     def name_of(self, role: str) -> str:
         """Return what the prompts call a role."""
@@ -148,10 +147,10 @@ Prompts = PromptSet | UpstreamPrompts
 def prompts_of(data: Any) -> Prompts:
     """Return the prompts that the JSON value of a prompt file describes. Raises ``DataError``."""
     if not isinstance(data, dict) or "format" not in data:
-        return read_as(PromptSet, data)
+        return PromptSet(**fields_of(data, _FIELDS))
     if data["format"] != FORMAT:
         raise DataError(f"format is {data['format']!r}; write {FORMAT!r}, or leave it out for prompts of your own")
-    return read_as(UpstreamPrompts, {name: value for name, value in data.items() if name != "format"})
+    return UpstreamPrompts(**fields_of(data, UPSTREAM_FIELDS))
 
 
 def _history(line: str, names: Mapping[Role, str], observation: Observation) -> str:

@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pydantic import ConfigDict
-
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.core.types import Observation
-from spag.games.taboo.templates import check_by_role, check_rules
+from spag.games.taboo.templates import check_instructions, check_rules
 from spag.games.taboo.types import Role
 
 FORMAT = "upstream"
@@ -32,6 +30,7 @@ NAMES = (("Assistant", "Human"), ("Answer", "Question"), ("Response", "Query"), 
 """(player to move, other player); the roles themselves are the fifth pair."""
 SYSTEM_PREFIXES = ("Rules", "Game Rule", "System")
 COIN = 0.2
+UPSTREAM_FIELDS = ("format", "rules", "instructions", "player_instructions")
 _FIRST_MOVE = "The game is just initialized."
 
 
@@ -95,15 +94,14 @@ class UpstreamPrompts:
     ``player_instructions``: ``PLAYER_INSTRUCT_PROMPTS``, for training.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
     rules: tuple[str, ...]
     instructions: Mapping[Role, str]
     player_instructions: Mapping[Role, str]
 
     def __post_init__(self) -> None:
         check_rules(self.rules)
-        check_by_role("instructions", self.instructions)
-        check_by_role("player_instructions", self.player_instructions)
+        check_instructions("instructions", self.instructions)
+        check_instructions("player_instructions", self.player_instructions)
 
     def play(self, observation: Observation) -> str:
         """Return upstream's prompt of play: the first paraphrase, the history, the instruction with its cue."""
