@@ -402,6 +402,10 @@ def test_a_decoding_step_reads_weights_and_cache() -> None:
     assert hours == pytest.approx(100 * (read / 3.35e12) / 3600)
     halved = EngineConfig(tensor_parallel=2)
     assert play_hours(LLAMA, halved, work, find_gpu("H100"), 1, 32.0, 2, Assumptions(bandwidth=1.0)) == hours / 2
+    one_head = replace(LLAMA, kv_size=LLAMA.kv_size // 32)  # each of two GPUs has all keys and values
+    read = one_head.layers * one_head.layer + one_head.embedding + 32 * 300 * 524_288 / 32
+    hours = play_hours(one_head, halved, work, find_gpu("H100"), 1, 32.0, 2, Assumptions(bandwidth=1.0))
+    assert hours == pytest.approx(100 * (read / 3.35e12) / 3600)
 
 
 def shipped() -> list[Episode]:

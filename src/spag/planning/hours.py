@@ -99,12 +99,14 @@ def play_hours(
     one by one.
     """
     flops = _flops(device, number, assumed, _OF_PLAY)
-    moved = number * (shape.layers * shape.layer + shape.embedding) + batch * work.length * shape.kv_bytes(number)
+    gpus = engine.tensor_parallel
+    cache = batch * work.length * gpus * shape.kv_bytes(number, gpus)
+    moved = number * (shape.layers * shape.layer + shape.embedding) + cache
     operations = batch * (_token(shape, 2 * work.length) + 2.0 * shape.embedding)
     step = max(moved / (device.bandwidth * assumed.bandwidth), operations / flops)
     reading = work.fed * _token(shape, work.length) / flops
     drawing = work.drawn * shape.vocab * _DRAW_S if device.is_cpu else 0.0
-    return (reading + drawing + work.trained / batch * step) / copies / engine.tensor_parallel / 3600
+    return (reading + drawing + work.trained / batch * step) / copies / gpus / 3600
 
 
 def _rounds(parts: float, processes: int) -> float:
