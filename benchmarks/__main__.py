@@ -52,13 +52,13 @@ def online_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
 def judging_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     for kind in ("plain", "dressed"):
-        yield judging.contest(kind, folder, 2000 if quick else judging.GAMES)
+        yield judging.contest(kind, folder, 200 if quick else judging.GAMES)
 
 
 def endpoint_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
     url = stack.enter_context(endpoint.stub())
-    endpoint.ours(64)  # imports, dictionaries
-    yield endpoint.contest(url, 100 if quick else endpoint.GAMES)
+    endpoint.ours(8 if quick else 64)  # imports, dictionaries
+    yield endpoint.contest(url, 8 if quick else endpoint.GAMES)
 
 
 def large_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
