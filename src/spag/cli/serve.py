@@ -16,7 +16,11 @@ from spag.core.errors import ConfigError, require_package
 if TYPE_CHECKING:
     from spag.config.schema import EngineConfig, ModelConfig
 
-_PACKAGES, _INSTALL = ("fastapi", "uvicorn"), "pip install '.[web]'"
+
+def _require_server(command: str) -> None:
+    """Raise ``ConfigError`` if a package of the extra ``web`` is missing."""
+    for package in ("fastapi", "uvicorn"):
+        require_package(package, command, "pip install '.[web]'")
 
 
 def address_options(port: int) -> Callable[[Command], Command]:
@@ -37,8 +41,7 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
 
     RUN is a run folder, finished or not, or a file of episodes.
     """
-    for package in _PACKAGES:
-        require_package(package, "spag web", _INSTALL)
+    _require_server("spag web")
     from spag.web.app import create_app
     from spag.web.security import Access
     from spag.web.server import serve
@@ -67,8 +70,7 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
 
     config = resolve_dtype(read_config(config_name), here=True)
     named = [(name, config.model.model_copy(update={"name": model})) for name, model in entrants(models).items()]
-    for package in _PACKAGES:
-        require_package(package, "spag serve", _INSTALL)
+    _require_server("spag serve")
     from spag.serve.app import MOST_WAITING, create_app
     from spag.serve.models import open_model
     from spag.web.security import Access

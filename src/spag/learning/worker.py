@@ -1,4 +1,4 @@
-"""Runs a training job (``job.py``) in this process, which may be one of several.
+"""Runs a training job (``job.py``) in this process, alone or as one of several.
 
     output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
 

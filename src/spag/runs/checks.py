@@ -44,6 +44,7 @@ def check_run(config: RunConfig, game: Game) -> None:
             _check_length(config, phase)
             _check_training(phase.settings, config)
     _check_adapters(config)
+    _check_opponents(config)
     if config.cluster.address is not None:
         require_ray(config.cluster.address)
         _check_online_workers(config)
@@ -151,6 +152,14 @@ def _check_adapters(config: RunConfig) -> None:
             if asked != has:
                 what = f"this phase trains {whose} further; set it to {has}, as there"
                 raise ConfigError(f"phases.{number}.lora.{option}={asked}: {what}")
+
+
+def _check_opponents(config: RunConfig) -> None:
+    """Raise ``ConfigError`` for a mixture among the opponents of a phase."""
+    for phase in config.phases:
+        for name in [] if isinstance(phase.settings, TeacherSettings) else phase.settings.met:
+            if kind_of(name) is Kind.MIXTURE:
+                raise ConfigError(f"{name}: a mixture plays in an arena only; name snapshot in opponents")
 
 
 def _check_roles(config: RunConfig, phase: PhaseConfig) -> None:

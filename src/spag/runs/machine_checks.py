@@ -60,8 +60,7 @@ def check_players(config: RunConfig, games_of: Mapping[str, Sequence[Game]]) -> 
 def players(config: RunConfig) -> dict[str, list[Game]]:
     """Return all models and bots in the settings of a run by name, each with the games that it plays under that name.
 
-    The run's model plays as ``base`` in the arena; as the start of a phase it is that phase's to check. Raises
-    ``ConfigError`` for a mixture among the opponents of a phase.
+    The run's model plays as ``base`` in the arena; as the start of a phase it is that phase's to check.
     """
     arena = [config.game.build()]
     in_arena = BASE in (config.arena.entrants or [BASE])
@@ -71,8 +70,6 @@ def players(config: RunConfig) -> dict[str, list[Game]]:
         if not isinstance(settings, TeacherSettings):
             games = [game for game, _ in phase.mix(config.game_of(phase))]
             named += [(name, games) for name in settings.met]
-            if mixture := next((name for name in settings.met if kind_of(name) is Kind.MIXTURE), None):
-                raise ConfigError(f"{mixture}: a mixture plays in an arena only; name snapshot in opponents")
     named += [(name, arena) for name in config.arena.entrants]
     own = {SELF, START, SNAPSHOT, BASE, EARLIER, *(model.name for model in planned_models(config))}
     found: dict[str, list[Game]] = {}

@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Figures by step: a metric, with a line for each role on one scale, or the metrics of a training."""
+    """A card: one metric, with a curve for each role on a common scale, or the latest metrics of a training."""
 
     title: str
     game: Game
