@@ -5,10 +5,12 @@ Needs Playwright and Debian's ``chromium`` package; without them these tests are
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from web_fixtures import OVERRIDE, SCRIPT, TypingEngine, make_run, serve, site, won
 
 from spag.core.errors import EngineError
@@ -22,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM.exists(), reason="no /usr/bin/chromium: apt-get install chromium"),
 ]
 
+Serve = Callable[[FastAPI], str]
 ARGUMENTS = [
     "--headless=new",
     "--no-sandbox",
@@ -49,7 +52,14 @@ def browser() -> Iterator["sync_api.Browser"]:
 
 
 @pytest.fixture
-def page(browser: "sync_api.Browser", faults: list[str]) -> Iterator["sync_api.Page"]:
+def served() -> Iterator[Serve]:
+    """Serves applications, each until the page is closed: it asks for more to the end."""
+    with ExitStack() as servers:
+        yield lambda app: servers.enter_context(serve(app))
+
+
+@pytest.fixture
+def page(browser: "sync_api.Browser", served: Serve, faults: list[str]) -> Iterator["sync_api.Page"]:
     """A page of a fresh profile, without faults to the end."""
     context = browser.new_context()
     context.set_default_timeout(120_000)
@@ -82,49 +92,56 @@ def talk(*lines: str) -> TypingEngine:
     return TypingEngine(lambda request: next(left))
 
 
-def test_a_whole_game_as_attacker(page: "sync_api.Page", run: Path) -> None:
+def begin_game(page: "sync_api.Page") -> None:
+    """Begin a game, and wait until its page has its scripts: before that, Enter is a line break."""
+    page.get_by_role("button", name="Begin").click()
+    page.wait_for_url("**/play/*")
+
+
+def test_a_whole_game_as_attacker(page: "sync_api.Page", served: Serve, run: Path) -> None:
     engine = talk("I like long walks in the hills.", "You mean a river, surely.")
-    with serve(site(run, lambda name: engine)) as address:
-        page.goto(f"{address}/play")
-        page.get_by_role("radio", name="Attacker").check()
-        page.get_by_label("Your own task, as attacker").fill("river")
-        page.get_by_label("Play against").select_option("imitation")
-        page.get_by_role("button", name="Begin").click()
-        page.get_by_label("Your utterance").fill("Where do you swim in summer?")
-        page.keyboard.press("Enter")
-        engine.say(2)
-        page.locator("#reply .text", has_text=re.compile("^I like$")).wait_for()
-        engine.say()
-        page.locator("#u2", has_text="I like long walks in the hills.").wait_for()
-        assert page.locator("#utterance").evaluate("field => field === document.activeElement")
-        page.get_by_label("Your utterance").fill("And what runs through the valley?")
-        page.get_by_role("button", name="Say it").click()
-        page.get_by_role("heading", name="You win").wait_for()
-        assert page.locator("mark").inner_text() == "river"
-        assert page.locator(".decisive").get_attribute("id") == "u4"
-        assert 'The defender said "river".' in page.locator(".verdict").inner_text()
+    address = served(site(run, lambda name: engine))
+    page.goto(f"{address}/play")
+    page.get_by_role("radio", name="Attacker").check()
+    page.get_by_label("Your own task, as attacker").fill("river")
+    page.get_by_label("Play against").select_option("imitation")
+    begin_game(page)
+    page.get_by_label("Your utterance").fill("Where do you swim in summer?")
+    page.keyboard.press("Enter")
+    engine.say(2)
+    page.locator("#reply .text", has_text=re.compile("^I like$")).wait_for()
+    engine.say()
+    page.locator("#u2", has_text="I like long walks in the hills.").wait_for()
+    assert page.locator("#utterance").evaluate("field => field === document.activeElement")
+    page.get_by_label("Your utterance").fill("And what runs through the valley?")
+    page.get_by_role("button", name="Say it").click()
+    page.get_by_role("heading", name="You win").wait_for()
+    assert page.locator("mark").inner_text() == "river"
+    assert page.locator(".decisive").get_attribute("id") == "u4"
+    assert 'The defender said "river".' in page.locator(".verdict").inner_text()
 
 
-def test_a_whole_game_as_defender(page: "sync_api.Page", run: Path) -> None:
+def test_a_whole_game_as_defender(page: "sync_api.Page", served: Serve, run: Path) -> None:
     engine = talk("Have you been outside today?", "What flows past your house?")
     engine.say()
-    with serve(site(run, lambda name: engine)) as address:
-        page.goto(f"{address}/play")
-        page.get_by_role("radio", name="Defender").check()
-        page.get_by_role("button", name="Begin").click()
-        page.get_by_label("Your utterance").fill("Only in the garden.")
-        assert page.locator("h1").inner_text() == "Adversarial Taboo"
-        assert "river" not in page.content()
-        page.keyboard.press("Enter")
-        page.locator("#u3", has_text="What flows").wait_for()
-        assert "river" not in page.content()
-        page.get_by_label("Your utterance").fill("I know the word! It is a River!")
-        page.keyboard.press("Enter")
-        page.get_by_role("heading", name="You win").wait_for()
-        assert page.locator("mark").inner_text() == "River"
-        assert page.locator("h1").inner_text() == "river"
-        page.get_by_role("link", name="Play again").click()
-        assert "defender wins" in page.locator(".games").inner_text()
+    address = served(site(run, lambda name: engine))
+    page.goto(f"{address}/play")
+    page.get_by_role("radio", name="Defender").check()
+    begin_game(page)
+    page.get_by_label("Your utterance").fill("Only in the garden.")
+    assert page.locator("h1").inner_text() == "Adversarial Taboo"
+    assert "river" not in page.content()
+    page.keyboard.press("Enter")
+    page.locator("#u3", has_text="What flows").wait_for()
+    assert "river" not in page.content()
+    page.get_by_label("Your utterance").fill("I know the word! It is a River!")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="You win").wait_for()
+    assert page.locator("mark").inner_text() == "River"
+    assert page.locator("h1").inner_text() == "river"
+    page.get_by_role("link", name="Play again").click()
+    page.wait_for_url("**/play")
+    assert "defender wins" in page.locator(".games").inner_text()
 
 
 def test_filters_answer_while_typing_and_make_links(page: "sync_api.Page", address: str, faults: list[str]) -> None:
@@ -141,7 +158,7 @@ def test_filters_answer_while_typing_and_make_links(page: "sync_api.Page", addre
     assert page.get_by_label("Search what was said").input_value() == "good evening"
     assert page.locator(".games .task").inner_text() == "garden"
     page.get_by_label("Search what was said").fill(SCRIPT)
-    page.locator(".count, .empty").first.wait_for()
+    page.wait_for_url("**/games?text=*script*")
     page.locator(".games .task").first.click()
     page.get_by_role("link", name="Compare across models").click()
     assert page.locator(".column").count() == 1
@@ -166,8 +183,9 @@ def test_hostile_text_is_shown_as_written_and_does_nothing(page: "sync_api.Page"
     assert page.locator("#u1 .who").evaluate("box => getComputedStyle(box).direction") == "ltr"
 
 
-def test_a_running_run_is_followed(page: "sync_api.Page", run: Path) -> None:
-    with serve(site(run)) as address, JsonlStore(run / "2-spag" / "iteration-2" / "episodes.jsonl") as store:
+def test_a_running_run_is_followed(page: "sync_api.Page", served: Serve, run: Path) -> None:
+    address = served(site(run))
+    with JsonlStore(run / "2-spag" / "iteration-2" / "episodes.jsonl") as store:
         page.goto(address)
         assert "at work" in page.locator(".stage.started").inner_text()
         page.locator(".share-count", has_text="11 games").wait_for()
@@ -187,8 +205,11 @@ def test_a_running_run_is_followed(page: "sync_api.Page", run: Path) -> None:
     ],
     ids=["focus", "selection"],
 )
-def test_the_overview_waits_for_its_reader(page: "sync_api.Page", run: Path, begin: str, end: str) -> None:
-    with serve(site(run)) as address, JsonlStore(run / "2-spag" / "iteration-2" / "episodes.jsonl") as store:
+def test_the_overview_waits_for_its_reader(
+    page: "sync_api.Page", served: Serve, run: Path, begin: str, end: str
+) -> None:
+    address = served(site(run))
+    with JsonlStore(run / "2-spag" / "iteration-2" / "episodes.jsonl") as store:
         page.goto(address)
         page.locator(".share-count", has_text="11 games").wait_for()
         page.evaluate(begin)
@@ -203,7 +224,7 @@ def test_the_overview_waits_for_its_reader(page: "sync_api.Page", run: Path, beg
         page.locator(".share-count", has_text="12 games").wait_for()
 
 
-def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", run: Path) -> None:
+def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", served: Serve, run: Path) -> None:
     tries: list[Request] = []
 
     def answer(request: Request) -> str:
@@ -214,14 +235,14 @@ def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", run: 
 
     engine = TypingEngine(answer)
     engine.say()
-    with serve(site(run, lambda name: engine)) as address:
-        page.goto(f"{address}/play")
-        page.get_by_role("radio", name="Defender").check()
-        page.get_by_role("button", name="Begin").click()
-        assert "the endpoint at localhost:1 does not answer" in page.get_by_role("alert").inner_text()
-        page.get_by_role("button", name="Try again").click()
-        page.locator("#u1", has_text="Nice weather").wait_for()
-        page.get_by_label("Your utterance").wait_for()
+    address = served(site(run, lambda name: engine))
+    page.goto(f"{address}/play")
+    page.get_by_role("radio", name="Defender").check()
+    begin_game(page)
+    assert "the endpoint at localhost:1 does not answer" in page.get_by_role("alert").inner_text()
+    page.get_by_role("button", name="Try again").click()
+    page.locator("#u1", has_text="Nice weather").wait_for()
+    page.get_by_label("Your utterance").wait_for()
 
 
 def test_a_server_that_is_gone_is_named(page: "sync_api.Page", run: Path, faults: list[str]) -> None:
@@ -238,13 +259,13 @@ def test_a_server_that_is_gone_is_named(page: "sync_api.Page", run: Path, faults
     faults.clear()
 
 
-def test_the_token_opens_the_door(page: "sync_api.Page", run: Path) -> None:
-    with serve(site(run, token="correct-horse-battery")) as address:
-        page.goto(f"{address}/games")
-        page.get_by_label("The token").fill("wrong")
-        page.get_by_role("button", name="Go on").click()
-        assert page.get_by_role("alert").inner_text() == "That is not the token."
-        page.get_by_label("The token").fill("correct-horse-battery")
-        page.get_by_role("button", name="Go on").click()
-        page.get_by_role("heading", name="run").wait_for()
-        assert all(cookie["httpOnly"] and cookie["sameSite"] == "Strict" for cookie in page.context.cookies())
+def test_the_token_opens_the_door(page: "sync_api.Page", served: Serve, run: Path) -> None:
+    address = served(site(run, token="correct-horse-battery"))
+    page.goto(f"{address}/games")
+    page.get_by_label("The token").fill("wrong")
+    page.get_by_role("button", name="Go on").click()
+    assert page.get_by_role("alert").inner_text() == "That is not the token."
+    page.get_by_label("The token").fill("correct-horse-battery")
+    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("heading", name="run").wait_for()
+    assert all(cookie["httpOnly"] and cookie["sameSite"] == "Strict" for cookie in page.context.cookies())
