@@ -1,6 +1,6 @@
 """Kuhn poker as a table: how near to equilibrium each algorithm comes with equally many hands.
 
-Every arm trains the tables of ``kuhn_table`` with 400 updates of 256 hands each, from uniform play. Its learning rate
+Every arm trains the tables of ``poker_table`` with 400 updates of 256 hands each, from uniform play. Its learning rate
 is the best of ``RATES`` on other tables, which are not reported. An iteration of ``spag`` plays all its hands with the
 policy at its beginning, which is the reference, as in the paper.
 
@@ -16,19 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.kuhn_table import (
+from benchmarks.poker_table import (
     CHECKED,
-    DECISIONS,
-    GAME,
-    HANDS,
     HANDS_EACH,
-    PLACES,
+    KUHN,
     PRESET,
-    WON,
     Advantages,
     Table,
     by_deal,
     cells,
+    new_table,
     options,
     play,
     settings_of,
@@ -47,11 +44,11 @@ Exploitability = Mapping[str, Sequence[float]]
 Arm = Callable[[float, int, int], Exploitability]
 """Trains with a learning rate a number of tables with the hands of a seed."""
 
-MOVES = [(hand, turn) for hand, (_, moves) in enumerate(HANDS) for turn in range(len(moves))]
+MOVES = [(hand, turn) for hand, (_, moves) in enumerate(KUHN.all) for turn in range(len(moves))]
 """Every move of every hand: the samples of ``spag``."""
 HAND = torch.tensor([hand for hand, _ in MOVES])
-MADE_AT = torch.tensor([2 * decision + move for places in PLACES for decision, move in places])
-TURNS = torch.tensor([[(len(moves) + 1 - player) // 2 for _, moves in HANDS] for player in (0, 1)])
+MADE_AT = torch.tensor([2 * decision + move for places in KUHN.places for decision, move in places])
+TURNS = torch.tensor([[(len(moves) + 1 - player) // 2 for _, moves in KUHN.all] for player in (0, 1)])
 """(2, 30): the turns of each player in a hand."""
 
 
@@ -62,8 +59,8 @@ def by_role(counts: Tensor) -> Tensor:
     """
     share = counts[:, None] * TURNS
     share = share / share.sum(-1, keepdim=True)
-    relative = WON - (share * WON).sum(-1, keepdim=True)
-    low, high = GAME.reward_range
+    relative = KUHN.won - (share * KUHN.won).sum(-1, keepdim=True)
+    low, high = KUHN.game.reward_range
     return relative / (share * relative.square()).sum(-1, keepdim=True).sqrt().clamp(min=0.1 * (high - low))
 
 
@@ -72,15 +69,16 @@ def online(
 ) -> Exploitability:
     """Train with an online algorithm: every update has hands of the current policy."""
     settings = settings_of({**changes, "learning_rate": rate})
-    return train(settings, tables, seed=seed, averages=False, advantages=advantages)
+    generator = torch.Generator().manual_seed(seed)
+    return train(settings, new_table(KUHN, tables, generator), generator, averages=False, advantages=advantages)
 
 
 def offline(iterations: int, loser_reward: float, rate: float, tables: int, seed: int) -> Exploitability:
     """Train with ``spag``: the updates of an iteration have hands of the policy at its beginning."""
     settings = SpagSettings(learning_rate=rate, adam_beta1=0.5, adam_beta2=0.95, loser_reward=loser_reward)
-    table, generator = Table(torch.zeros(tables, len(DECISIONS), dtype=torch.float64)), torch.Generator()
+    generator = torch.Generator().manual_seed(seed)
+    table = Table(KUHN, torch.zeros(tables, len(KUHN.decisions), 1, dtype=torch.float64))
     optimizer, found = make_optimizer(table, settings), dict[str, Sequence[float]]()
-    generator.manual_seed(seed)
     updates = CHECKED[-1] // iterations
     for step in range(CHECKED[-1]):
         if step % updates == 0:
@@ -113,15 +111,15 @@ def rewards_of(settings: SpagSettings) -> Tensor:
     for hand, turn in MOVES:
         player = turn % 2
         shares = return_coefficients(int(TURNS[player, hand]), settings.discount)
-        won = WON[player, hand].item()
+        won = KUHN.won[player, hand].item()
         rewards.append((won if won > 0 else settings.loser_reward) * shares[turn // 2])
     return torch.tensor(rewards, dtype=torch.float64)
 
 
 def weights_of(counts: Tensor) -> Tensor:
     """Return the weight of each of ``MOVES``, (tables, moves): that of the role which won the hand."""
-    wins = (counts @ (WON > 0).double().T).int().tolist()  # (tables, 2)
-    winner = [0 if WON[0, hand] > 0 else 1 for hand, _ in MOVES]
+    wins = (counts @ (KUHN.won > 0).double().T).int().tolist()  # (tables, 2)
+    winner = [0 if KUHN.won[0, hand] > 0 else 1 for hand, _ in MOVES]
     by_table = [role_weights(dict(zip("01", each, strict=True))) for each in wins]
     return torch.tensor([[own.get(str(role), 0.0) for role in winner] for own in by_table], dtype=torch.float64)
 
@@ -129,8 +127,8 @@ def weights_of(counts: Tensor) -> Tensor:
 ARMS: Mapping[str, Arm] = {
     "`reinforce`, fixed": partial(online, None, PRESET),
     "`reinforce`, moving": partial(online, None, MOVING),
-    "`group`, fixed": partial(online, by_deal, PRESET),
-    "`group`, moving": partial(online, by_deal, MOVING),
+    "`group`, fixed": partial(online, by_deal(KUHN), PRESET),
+    "`group`, moving": partial(online, by_deal(KUHN), MOVING),
     "`turnwise`, fixed": partial(online, by_role, PRESET),
     "`turnwise`, moving": partial(online, by_role, MOVING),
     "`spag`, 5 iterations": partial(offline, 5, 0.0),

@@ -8,8 +8,18 @@ from statistics import fmean, variance
 
 import pytest
 import torch
-from benchmarks import kuhn_algorithms, kuhn_table
-from benchmarks.kuhn_table import ARMS, DECISIONS, GAME, HANDS, Table, batch_of, play, settings_of, train
+from benchmarks import kuhn_algorithms, poker_table
+from benchmarks.poker_table import (
+    ARMS,
+    KUHN,
+    Hands,
+    batch_of,
+    honest_logits,
+    new_table,
+    play,
+    settings_of,
+    train,
+)
 
 from spag.algorithms.credit import prompt_digest
 from spag.algorithms.group import Group, GroupSettings
@@ -19,14 +29,16 @@ from spag.algorithms.turnwise import Turnwise, TurnwiseSettings
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.types import State, Task, Utterance
+from spag.games.leduc_poker.leduc import LeducPoker
 from spag.learning.policy import Reference
 
+GAME, DECISIONS = KUHN.game, KUHN.decisions
 MOVES = ("[check]", "[bet]", "[fold]", "[call]")
 
 
 def episode(hand: int, id: str) -> Episode:
     """A hand of the table as a game, in which each move is one token."""
-    (first, second), moves = HANDS[hand]
+    (first, second), moves = KUHN.all[hand]
     state = State(Task(id, {"player_0": first, "player_1": second}))
     for move in moves:
         role = GAME.to_move(state)
@@ -51,10 +63,10 @@ def test_a_step_of_the_table_is_one_of_the_algorithm() -> None:
     """Two steps of two seeds: the gradient of counted hands is that of the same hands as episodes, sample by sample."""
     settings = settings_of({"kl_coef": 0.3, "baseline_decay": 0.5})
     generator = torch.Generator().manual_seed(1)
-    table = Table(torch.randn(2, 12, generator=generator, dtype=torch.float64))
-    reference, advantages = Reference([table.logits], "fixed"), kuhn_table.by_baseline(Baselines(0.5))
+    table = new_table(KUHN, 2, generator, 1.0)
+    reference, advantages = Reference([table.logits], "fixed"), poker_table.by_baseline(KUHN, Baselines(0.5))
     with torch.no_grad():
-        table.logits += 0.5 * torch.randn(2, 12, generator=generator, dtype=torch.float64)
+        table.logits += 0.5 * torch.randn(2, 12, 1, generator=generator, dtype=torch.float64)
     by_seed = [Reinforce(settings), Reinforce(settings)]
     prompts = {GAME.prompt(decision.observation): at for at, decision in enumerate(DECISIONS)}
     for step in (1, 2):
@@ -72,17 +84,17 @@ def test_a_step_of_the_table_is_one_of_the_algorithm() -> None:
                 logprob = table.logprobs()[seed, at, move].item()
                 with reference.in_place():
                     away = logprob - table.logprobs()[seed, at, move].item()
-                slope = move - torch.sigmoid(table.logits[seed, at]).item()
+                slope = move - torch.sigmoid(table.logits[seed, at, 0]).item()
                 expected[at] -= (sample.reward - 0.3 * away) * slope / len(samples)
-            torch.testing.assert_close(found[seed], expected, atol=1e-12, rtol=0)
+            torch.testing.assert_close(found[seed, :, 0], expected, atol=1e-12, rtol=0)
             assert expected.abs().max() > 0.01
 
 
 def test_a_group_of_the_table_is_one_of_the_algorithm() -> None:
     """The advantages of counted hands are those of the same hands as episodes of six groups, averaged by move."""
     generator = torch.Generator().manual_seed(2)
-    counts = play(Table(torch.randn(1, 12, generator=generator, dtype=torch.float64)), 48, generator)
-    advantages, made = kuhn_table.credit(counts, kuhn_table.by_deal)
+    counts = play(new_table(KUHN, 1, generator, 1.0), 48, generator)
+    advantages, made = poker_table.credit(KUHN, counts, poker_table.by_deal(KUHN))
     samples = Group(GroupSettings(steps=1, games=48, group_size=8)).credit(episodes_of(counts[0]), GAME, None)
     check_means(samples, advantages[0], made[0])
 
@@ -108,8 +120,8 @@ def check_means(samples: Sequence[TrainingSample], advantages: torch.Tensor, mad
 
 def test_a_turnwise_step_of_the_table_is_one_of_the_algorithm() -> None:
     generator = torch.Generator().manual_seed(3)
-    counts = play(Table(torch.randn(1, 12, generator=generator, dtype=torch.float64)), 256, generator)
-    advantages, made = kuhn_table.credit(counts, kuhn_algorithms.by_role)
+    counts = play(new_table(KUHN, 1, generator, 1.0), 256, generator)
+    advantages, made = poker_table.credit(KUHN, counts, kuhn_algorithms.by_role)
     samples = Turnwise(TurnwiseSettings(steps=1, games=256)).credit(episodes_of(counts[0]), GAME, None)
     check_means(samples, advantages[0], made[0])
 
@@ -119,10 +131,10 @@ def test_an_offline_update_of_the_table_is_one_of_the_algorithm(loser_reward: fl
     """The gradient of counted hands is that of ``offline_rl_loss`` on the samples of ``assign_rewards``."""
     settings = SpagSettings(loser_reward=loser_reward)
     generator = torch.Generator().manual_seed(4)
-    table = Table(torch.randn(1, 12, generator=generator, dtype=torch.float64))
+    table = new_table(KUHN, 1, generator, 1.0)
     reference, counts = table.logprobs().detach(), play(table, 256, generator)
     with torch.no_grad():
-        table.logits += 0.3 * torch.randn(1, 12, generator=generator, dtype=torch.float64)
+        table.logits += 0.3 * torch.randn(1, 12, 1, generator=generator, dtype=torch.float64)
     weight = kuhn_algorithms.weights_of(counts)
     kuhn_algorithms.offline_loss(table, reference, counts, weight, settings).backward()
     found, table.logits.grad = table.logits.grad, None
@@ -148,10 +160,10 @@ def place_of(sample: TrainingSample) -> int:
 def test_hands_are_drawn_by_the_policy() -> None:
     """Every deal 42 or 43 times in 256 hands; the shares of 200 steps are within 4.5 standard errors (60 cells)."""
     generator = torch.Generator().manual_seed(0)
-    table = Table(torch.randn(2, 12, generator=generator, dtype=torch.float64))
+    table = new_table(KUHN, 2, generator, 1.0)
     drawn = [play(table, 256, generator) for _ in range(200)]
     assert {count for step in drawn for count in step.view(2, 6, 5).sum(-1).flatten().tolist()} == {42.0, 43.0}
-    chance = (table.logprobs().flatten(1) @ kuhn_table.MADE.flatten(1).T).exp().detach() / 6
+    chance = (table.logprobs().flatten(1) @ KUHN.made.flatten(1).T).exp().detach() / 6
     torch.testing.assert_close(chance.sum(1), torch.ones(2, dtype=torch.float64))
     error = (chance * (1 - chance) / (200 * 256)).sqrt()
     assert ((torch.stack(drawn).mean(0) / 256 - chance).abs() < 4.5 * error).all()
@@ -166,7 +178,11 @@ def test_a_reference_that_follows_comes_nearer_to_equilibrium() -> None:
     5.4 to 7.8 and 14.7 to 19 of their standard errors.
     """
     names = ("fixed, coefficient 1 to 0.2 in 25 steps (the preset)", "the same, `{ema: 0.02}`", "no KL term")
-    by_arm = [train(settings_of(ARMS[name]), 32, (200, 400), averages=False) for name in names]
+    generators = [torch.Generator().manual_seed(0) for _ in names]
+    by_arm = [
+        train(settings_of(ARMS[name]), new_table(KUHN, 32, own), own, (200, 400), averages=False)
+        for name, own in zip(names, generators, strict=True)
+    ]
     fixed, ema, none = ([fmean(steps) for steps in zip(*found.values(), strict=True)] for found in by_arm)
     assert fmean(fixed) == pytest.approx(0.062, abs=0.006)
     assert fmean(ema) == pytest.approx(0.043, abs=0.007)
@@ -178,3 +194,17 @@ def test_a_reference_that_follows_comes_nearer_to_equilibrium() -> None:
 def in_errors(worse: list[float], better: list[float]) -> float:
     """Return the difference of two means in its standard errors."""
     return (fmean(worse) - fmean(better)) / ((variance(worse) + variance(better)) / len(worse)) ** 0.5
+
+
+def test_the_table_of_leduc_poker_begins_with_the_scripted_player() -> None:
+    hands, generator = Hands(LeducPoker()), torch.Generator().manual_seed(0)
+    uniform, honest = new_table(hands, 1, generator), new_table(hands, 1, generator, first=honest_logits(hands))
+    assert len(hands.all) == 30 * 49
+    assert uniform.exploitability() == pytest.approx([2.3736], abs=1e-4)
+    assert honest.exploitability() == pytest.approx([0.884], abs=1e-3)
+    counts = play(honest, 480, generator)
+    assert counts.view(30, 49).sum(1).tolist() == [16.0] * 30
+    of_deals = (poker_table.by_deal(hands)(counts) * counts).view(2, 30, 49).sum(-1)
+    torch.testing.assert_close(of_deals, torch.zeros_like(of_deals))
+    _, made = poker_table.credit(hands, counts, poker_table.by_deal(hands))
+    assert not made[0][~hands.legal].any()
