@@ -36,9 +36,11 @@ from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 from spag.learning.worker import run_job
 from spag.models.loading import load_model, load_tokenizer
+from spag.report.run_tables import cost_table
 from spag.rollout.matchmaking import step_specs
 from spag.rollout.runner import play_together
 from spag.rollout.steps import StepPlayer
+from spag.runs.reading import RunFolder
 from spag.storage.episodes import read_episodes
 
 pytestmark = pytest.mark.slow
@@ -74,6 +76,12 @@ def test_a_run_leaves_games_figures_and_a_model(finished: Path) -> None:
             pay = sum(game.rewards[role] for game in games) / 12
             assert row[f"kuhn_poker/{role}/reward"] == pytest.approx(pay)
         assert row["mismatch"] < 1e-3  # both compute in float32
+        evaluated = (finished / PHASE / "evaluations").glob(f"step-{row['step']:05d}-*.jsonl")
+        played = [*games, *(game for path in evaluated for game in read_episodes(path))]
+        assert row["completion_tokens"] == sum(len(said.token_ids or ()) for one in played for said in one.history) > 0
+    [train, arena, total] = [row[-1] for row in cost_table(RunFolder(finished)).rows]
+    assert train == f"{sum(row['completion_tokens'] for row in metrics):,}"
+    assert int(total) == int(train) + int(arena)
     assert [(row["step"], row["opponent"]) for row in rows(finished / PHASE / "evaluations.jsonl")] == [
         (2, "start"),
         (4, "start"),
@@ -171,6 +179,8 @@ def test_a_resumed_run_counts_the_samples_of_all_steps(model: Path, finished: Pa
     train_here(config, tmp_path)
     counts = [row["samples"] for row in rows(tmp_path / PHASE / "metrics.jsonl")]
     assert len(counts) == 4 and trained_samples(tmp_path) == trained_samples(finished) == sum(counts)
+    said = [row["completion_tokens"] for row in rows(tmp_path / PHASE / "metrics.jsonl")]
+    assert RunFolder(tmp_path).results(f"{PHASE}/train")["completion_tokens"] == sum(said)
 
 
 def test_an_evaluation_is_announced(model: Path, tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ class SelfplaySource(Source):
         overflows = sum(said.finish_reason == FinishReason.CONTEXT for one in played for said in one.history)
         if overflows and self.is_first:
             logger.warning("step %d: %d utterances are empty; their prompts filled the context", step, overflows)
-        row |= {"unknown_tokens": unknown, "context_overflows": overflows, **self.figures}
+        spoken = sum(len(said.token_ids or ()) for one in played for said in one.history)
+        counts = {"completion_tokens": spoken, "unknown_tokens": unknown, "context_overflows": overflows}
+        row |= counts | self.figures
         row["staleness"] = staleness(step, played)
         stops = self._stops(step, row)
         if (kept := self.settings.keeps_snapshots_every) and step % kept == 0:
@@ -127,7 +129,7 @@ class SelfplaySource(Source):
                 self.player.update_weights(policy.weights())
                 self._holds = None
                 for game, _ in self.player.mix if self.is_first else ():
-                    self._evaluate(step, game, policy)
+                    row["completion_tokens"] += self._evaluate(step, game, policy)
                 self.player.rest()
         row |= self.seconds
         if self.opponents is not None:
@@ -140,7 +142,9 @@ class SelfplaySource(Source):
         self._ahead = {}
 
     def results(self) -> dict[str, Any]:
-        return {"stopped": self.stopped} if self.stopped else {}
+        rows = self.watch.rows if self.watch else ()
+        spoken = {"completion_tokens": sum(row.get("completion_tokens", 0) for row in rows)}
+        return spoken | ({"stopped": self.stopped} if self.stopped else {})
 
     def describe(self) -> str:
         rewards = [(name, value) for name, value in self.figures.items() if name.endswith("/reward")]
@@ -197,10 +201,13 @@ class SelfplaySource(Source):
         finally:
             self.seconds[name] += time.perf_counter() - began
 
-    def _evaluate(self, step: int, game: Game, policy: TrainedPolicy) -> None:
-        """Play held-out tasks against each opponent, in both roles; add the exact metrics of a solved game."""
+    def _evaluate(self, step: int, game: Game, policy: TrainedPolicy) -> int:
+        """Play held-out tasks against each opponent, in both roles; add the exact metrics of a solved game. Return how
+        many tokens were said.
+        """
         assert self.evaluations is not None
         exact: dict[str, float] = {}
+        spoken = 0
         if isinstance(game, SolvedGame) and not is_sharded(policy.bare):  # else no process has all of the model
             exact = figures_of(self._probabilities(policy.bare.eval(), game), game)
         tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, derive_seed(self.seed, "evaluation"))
@@ -211,13 +218,14 @@ class SelfplaySource(Source):
             for pairing in (Pairing((POLICY, opponent)), Pairing((opponent, POLICY))):
                 specs = game_specs(tasks, 1, derive_seed(self.seed, "evaluation", pairing.title))
                 matches[pairing] = [replace(spec, id=f"{pairing.title}: {spec.task.id}") for spec in specs]
-            self.player.play_into(path, game, matches, {POLICY: weights_after(step)})
+            spoken += self.player.play_into(path, game, matches, {POLICY: weights_after(step)}).tokens
             met = {POLICY, opponent}  # the file may also hold games of a name that gives the same file
             games = (one for one in read_episodes(path) if {info.model for info in one.players.values()} == met)
             report = arena_report(games, game, (POLICY, opponent))
             own = [row for row in report["roles"] if row["name"] == POLICY]
             about = {"step": step, "game": game.name, "opponent": opponent}
             self.evaluations.append({**about, "roles": own, "pair": report["pairs"], "exact": exact})
+        return spoken
 
     def _ratings(self, step: int) -> list[Row]:
         """Return the policy's results against each opponent after ``step``, and its share of the next step's draws."""

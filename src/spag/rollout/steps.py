@@ -29,7 +29,7 @@ from spag.rollout.matchmaking import Pairing, draw_opponents, step_specs
 from spag.rollout.opponents import Opponents
 from spag.rollout.provenance import game_record
 from spag.rollout.runner import GameSpec, PlayStats, play_together
-from spag.rollout.writer import collect_episodes
+from spag.rollout.writer import PlaySummary, collect_episodes
 from spag.storage.episodes import read_episodes
 from spag.storage.machine import free_objects, trim_heap
 
@@ -163,7 +163,7 @@ class StepPlayer:
 
     def play_into(
         self, path: Path, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], played_by: Mapping[str, str]
-    ) -> None:
+    ) -> PlaySummary:
         """Play the games of pairings of the same two players into ``path``. ``played_by``: their weights, by name."""
         sampling, settings = self.settings.sampling.model_dump(), game_record(game)
         names = {name for pairing in matches for name in pairing.players}
@@ -181,10 +181,11 @@ class StepPlayer:
                 yield ended
 
         specs = [spec for of_pairing in matches.values() for spec in of_pairing]
-        collect_episodes(path, specs, play_them, game, records=records)
+        summary = collect_episodes(path, specs, play_them, game, records=records)
         for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
             engine.forget()
         trim_heap()
+        return summary
 
     def play_games(
         self, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], stats: PlayStats
