@@ -67,6 +67,10 @@ def test_the_section_says_what_the_steps_came_to(folder: Path) -> None:
     assert "Best games of online-step-00012" in text or "Strangest games of online-step-00012" in text
     assert "held-out tasks (36 games)" in text  # online steps are known to draw none of them
     assert "Exploitability, computed exactly: 0.500 for base, 0.370 for imitation, 0.040 for reinforce." in text
+    title = "Exact figures of the policy policy exploitability"  # of the arena's players, then of the phase
+    assert f"{title} base 0.500 imitation 0.370 reinforce 0.040" in text
+    ends = "step 4 0.090 0.980 step 12 0.030 0.980 reinforce (final) 0.040"
+    assert f"{title} legal mass imitation 0.370 – {ends}" in text
     assert "No self-play has finished" not in text and "Stopped at" not in text
     assert "2-reinforce/train 60 s 12 steps" in text
 
@@ -241,7 +245,7 @@ def test_every_online_phase_is_shown(
     html = write_report(folder).read_text()
     assert html.count("12 steps, each a batch") == 2
     assert "<h3>reinforce-2</h3>" in html and "<h3>reinforce-3</h3>" in html
-    parts = html.partition("<h3>reinforce-3</h3>")[::2]
+    parts = html.partition("<h3>reinforce-2</h3>")[2].partition("<h3>reinforce-3</h3>")[::2]
     first, second = (" ".join(re.sub("<[^>]*>", " ", part).split()) for part in parts)
     assert "reinforce-2 (final) 0.040" in first and "reinforce-3 0.020" not in first
     assert "reinforce-2 0.040" in second and "reinforce-3 (final) 0.020" in second
@@ -312,6 +316,7 @@ def test_the_command_ends_with_what_the_steps_came_to(
     assert ["start,", "step", "12", "player", "1", "6", "33", "(10-70)", "0", "(0-39)"] in lines
     assert ["start", "12", "0", "[−24,", "+24]", "1.00"] in lines
     at = lines.index(["imitation", "0.370", "-"])
+    assert ["base", "0.500", "-"] not in lines  # nor on the page
     assert [row[-2:] for row in lines[at + 1 : at + 4]] == [["0.090", "0.980"], ["0.030", "0.980"], ["0.040", "-"]]
     assert f"warning: online, from step 8 on: {SIGN}" in out
     assert f"  the models   {', '.join(places)} (plain" in out

@@ -133,11 +133,9 @@ def print_online(run: RunFolder) -> None:
         if len(run.online_phases) > 1:
             _say(phase.name, "bold")
         for game in phase.games:
-            ends = (phase.model.start, phase.name)
-            known = {name: figures for name, figures in run.exact_figures(game).items() if name in ends}
             if len(phase.games) > 1:
                 _say(game.title, "bold")
-            for table in evaluation_tables(phase, game, known):
+            for table in evaluation_tables(phase, game, run.exact_figures(game)):
                 print_table(table)
         if phase.stopped:
             _say(f"warning: online training stopped at {phase.stopped}", "yellow")

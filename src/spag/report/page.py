@@ -8,10 +8,9 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from spag.engines.players import Kind
 from spag.games.base import Game, is_competitive
 from spag.report import charts, curves, run_tables
-from spag.report.arena_tables import change_table, pair_table, role_table
+from spag.report.arena_tables import change_table, exact_table, pair_table, role_table
 from spag.report.cells import is_number
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
 from spag.report.html import capital, environment, game_style, plain_name, theme
@@ -101,7 +100,7 @@ def _online_plots(run: ReadableRun, phase: OnlinePhase) -> Drawn:
             yield of_evaluations, says, curves.evaluation_curves(evaluations, game)
         if any(row["exact"] for row in evaluations):
             says = f"Exact figures of the policy by online step, {game.title}"
-            yield of_exact, says, curves.exact_curves(evaluations, game, _known(run, phase, game), phase)
+            yield of_exact, says, curves.exact_curves(evaluations, game, run.exact_figures(game), phase)
     of_training = curves.training_curves("Training", phase.rows, phase.games[0], online=True)
     yield _stem(run, phase, "training"), "Training figures by online step", of_training
 
@@ -117,14 +116,6 @@ def _online_names(run: ReadableRun, phase: OnlinePhase, game: Game) -> list[str]
     return [f"{_stem(run, phase, plain_name(game))}{kind}" for kind in ("", "-evaluations", "-exact")]
 
 
-def _known(run: ReadableRun, phase: OnlinePhase, game: Game) -> dict[str, Any]:
-    """Return the exact metrics of the models up to the end of a phase, and of players that are none of the run's."""
-    names = [model.name for model in run.models]
-    later = names[names.index(phase.name) + 1 :]
-    known = run.exact_figures(game)
-    return {name: known[name] for name in known if name.removeprefix(Kind.MIXTURE) not in later}
-
-
 def _stem(run: ReadableRun, phase: OnlinePhase, what: str) -> str:
     """Return the file name of a plot of online steps, which names the phase if the run has several."""
     return f"online-{phase.name}-{what}" if len(_shown_online(run)) > 1 else f"online-{what}"
@@ -135,6 +126,8 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
     if not arena:
         return {"arena": None}
     player, found = arena_findings(arena, game)
+    compared = [*([pair_table(arena)] if is_competitive(game) else []), change_table(arena, game)]
+    exact = exact_table(arena["exact_metrics"], thinking=arena.get("thinking", False))
     return {
         "arena": arena,
         "sentence": sentence(player, found, caveats(arena, game, found, run.steps_of(player))) if found else "",
@@ -145,7 +138,7 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
         "arena_note": run_tables.arena_note(run),
         "matrix_caption": _matrix_caption(arena, game),
         "role_tables": [role_table(arena, game, role) for role in game.roles],
-        "comparisons": [*([pair_table(arena)] if is_competitive(game) else []), change_table(arena, game)],
+        "comparisons": [*compared, *([exact] if exact.rows else [])],
     }
 
 
@@ -172,7 +165,7 @@ def _online_phase(run: ReadableRun, phase: OnlinePhase) -> dict[str, Any]:
         "phase": phase,
         "plots": {game: _online_names(run, phase, game) for game in phase.games},
         "training": _stem(run, phase, "training"),
-        "tables": {game: run_tables.evaluation_tables(phase, game, _known(run, phase, game)) for game in phase.games},
+        "tables": {game: run_tables.evaluation_tables(phase, game, run.exact_figures(game)) for game in phase.games},
         "time": run_tables.time_table(phase.rows),
         "evaluating_s": sum(row["evaluate_s"] for row in phase.rows if is_number(row.get("evaluate_s"))),
     }

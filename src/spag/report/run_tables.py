@@ -166,16 +166,14 @@ def opponents_table(opponents: Rows, game: Game) -> Table:
 
 
 def exact_evaluation_table(evaluations: Rows, known: Mapping[str, Mapping[str, float]], phase: OnlinePhase) -> Table:
-    """The exact metrics of a solved game: of the policy at the first and the last evaluation, and of the models in
-    ``known``.
-
-    The final policy may be an average of weights, and thus differ from the last step's.
+    """The exact metrics of a solved game: of the phase's first model, its policy at the first and the last evaluation,
+    and its final model, which may be an average of weights, and thus differ from the last step's.
     """
     scored = [row for row in evaluations if row["exact"]]
     ends = {f"step {row['step']}": row["exact"] for row in (scored[:1] + scored[-1:])}
-    others = {name: own for name, own in known.items() if name != phase.name}
-    last = {f"{phase.name} (final)": known[phase.name]} if phase.name in known else {}
-    return exact_table({**others, **ends, **last} if scored else {}, thinking=phase.thinks)
+    first, last = (known.get(name) for name in (phase.model.start, phase.name))
+    shown = {phase.model.start: first, **ends, f"{phase.name} (final)": last} if scored else {}
+    return exact_table({name: own for name, own in shown.items() if own}, thinking=phase.thinks)
 
 
 def _ends(evaluations: Rows) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
