@@ -8,6 +8,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -223,7 +224,13 @@ def test_forced_games_are_those_of_a_new_file(opened: Asked) -> None:
 def test_an_arena_plays_the_retrained_model_again_and_nobody_else(
     opened: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arena, "exact_metrics", lambda *_: {})  # they would load the models
+    scored: list[str] = []
+
+    def score(policies: arena.Policies, *_: Any) -> dict[str, dict[str, float]]:  # without loading the models
+        scored.extend(policies)
+        return {name: {"exploitability": 0.5, "legal_mass": float(len(scored))} for name in policies}
+
+    monkeypatch.setattr(arena, "exact_metrics", score)
     common = [
         "arena",
         "a=one",
@@ -235,9 +242,11 @@ def test_an_arena_plays_the_retrained_model_again_and_nobody_else(
     spag(*common)
     before = {episode.id: episode for episode in rows("arena/episodes.jsonl")}
     assert len(before) == 3 * 2 * 2  # pairs, role assignments, deals
+    results = json.loads(Path("arena/results.json").read_text())
+    assert scored == ["a", "b"] == list(results["exact_metrics"])
     opened.clear()
     spag(*common)
-    assert not opened
+    assert not opened and json.loads(Path("arena/results.json").read_text()) == results
     retrain("two")
     said = spag(*common, status=2).output
     assert "8 of its 12 games differ from the requested games, the first 'a vs b: " in said
@@ -249,6 +258,7 @@ def test_an_arena_plays_the_retrained_model_again_and_nobody_else(
         name for name in before if "b" in name.rpartition(":")[0].split(" vs ")
     }
     assert sorted(opened) == ["one", "two"]  # for a vs b and b vs a, and then for two's games with the bot
+    assert scored == ["a", "b", "b"]
 
 
 def test_other_prompts_of_the_game_itself_are_refused(opened: Asked) -> None:

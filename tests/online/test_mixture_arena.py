@@ -13,7 +13,7 @@ from spag.core.errors import ConfigError
 from spag.engines.players import identity_of
 from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities
 from spag.games.kuhn_poker.kuhn import KuhnPoker
-from spag.runs.arena import exact_metrics
+from spag.runs.arena import exact_metrics, scored_policies
 from spag.runs.checks import check_run
 from spag.storage.episodes import read_episodes
 
@@ -48,7 +48,8 @@ def test_a_mixture_of_snapshots_plays_in_the_arena(model_folder: Path, tmp_path:
     run_here(config, tmp_path)
     assert (tmp_path / "arena" / "episodes.jsonl").read_bytes() == before
     watcher = Watcher()
-    again = exact_metrics({"all": ModelConfig(name=f"mixture:{folders[0].parent}", dtype="float32")}, KUHN, watcher)
+    entrants = {"all": ModelConfig(name=f"mixture:{folders[0].parent}", dtype="float32")}
+    again = exact_metrics(scored_policies(entrants, KUHN), KUHN, watcher)
     assert again["all"] == pytest.approx(mixed)
     done = [count for count, _ in watcher.shown]
     assert watcher.total == done[-1] == 3 * 24 and done == sorted(done)

@@ -33,6 +33,7 @@ class _Arena(TypedDict):
     subjects: NotRequired[list[str]]
     thinking: NotRequired[bool]
     exact_metrics: NotRequired[dict[str, dict[str, float]]]
+    exact_fingerprint: NotRequired[dict[str, str]]
     clembench: NotRequired[list[ClembenchRow]]
 
 

@@ -3,25 +3,33 @@
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from spag.config.schema import ModelConfig, RunConfig
+from spag.core.errors import DataError
 from spag.core.progress import Reporter
 from spag.core.seeds import derive_seed
 from spag.core.types import Split, Task
-from spag.engines.players import Kind, is_local, kind_of, members_of
+from spag.engines.players import Kind, identity_of, is_local, kind_of, members_of
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities
+from spag.evaluation.result_files import load_results
 from spag.games.base import Game, SolvedGame
 from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
 from spag.rollout.matchmaking import match_specs, pairings
+from spag.rollout.provenance import game_record
 from spag.rollout.runner import GameSpec
 from spag.runs.checks import naming
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_json
+
+Policies = Mapping[str, Sequence[ModelConfig]]
+"""By name: a model, or several equally likely ones."""
 
 
 def play_arena(
@@ -54,7 +62,7 @@ def play_arena(
     results["subjects"] = [name for name in trained if name in entrants] or local
     results["completion_tokens"] = summary.tokens
     results["thinking"] = config.arena.sampling.thinking.enabled
-    results["exact_metrics"] = exact_metrics(entrants, setup.game, setup.reporter)
+    results |= _exact_results(folder / "results.json", scored_policies(entrants, setup.game), setup)
     write_json(folder / "results.json", results)
     return results
 
@@ -63,24 +71,42 @@ def _count_copies(tasks: Sequence[Task]) -> int:
     return len(tasks) - len({json.dumps(task.data, sort_keys=True) for task in tasks})
 
 
-def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game, reporter: Reporter) -> dict[str, dict[str, float]]:
-    """Return the exact metrics of each local model's policy, if the game is solved; nothing for other players.
-
-    A mixture has metrics if the game records the player's earlier moves at each decision.
+def scored_policies(entrants: Mapping[str, ModelConfig], game: Game) -> Policies:
+    """Return the policies that have exact metrics: if the game is solved, those of local models, and of mixtures if it
+    records the player's earlier moves at each decision.
     """
     if not isinstance(game, SolvedGame):
         return {}
-    decisions = game.decisions()
-    mixes = all(decision.own is not None for decision in decisions)
-    scored = {
-        name: members_of(model)
-        for name, model in entrants.items()
-        if is_local(model.name) or (mixes and kind_of(model.name) is Kind.MIXTURE)
-    }
-    if not scored:
+    mixes = all(decision.own is not None for decision in game.decisions())
+    kinds = {Kind.LOCAL, Kind.MIXTURE} if mixes else {Kind.LOCAL}
+    return {name: members_of(model) for name, model in entrants.items() if kind_of(model.name) in kinds}
+
+
+def _exact_results(path: Path, policies: Policies, setup: PlaySetup) -> dict[str, Any]:
+    """Return exact metrics, and fingerprints of their models and the game: by these, the results in ``path`` may have
+    them already.
+    """
+    game, known = setup.game, dict[str, Any]()
+    if not isinstance(game, SolvedGame):
+        return {"exact_metrics": {}}
+    rules = [game_record(game), [game.prompt(decision.observation) for decision in game.decisions()]]
+    records = {name: json.dumps([rules, *map(identity_of, models)]) for name, models in policies.items()}
+    prints = {name: sha256(record.encode()).hexdigest()[:16] for name, record in records.items()}
+    with suppress(DataError):  # there are none, or this call replaces them
+        known = load_results(path)
+    same = prints.items() & known.get("exact_fingerprint", {}).items()
+    found = {name: known["exact_metrics"][name] for name, _ in same if name in known["exact_metrics"]}
+    left = {name: models for name, models in policies.items() if name not in found}
+    found |= exact_metrics(left, game, setup.reporter)
+    return {"exact_metrics": {name: found[name] for name in policies}, "exact_fingerprint": prints}
+
+
+def exact_metrics(policies: Policies, game: SolvedGame, reporter: Reporter) -> dict[str, dict[str, float]]:
+    """Return the exact metrics of policies."""
+    if not policies:
         return {}
     done, found = 0, {}
-    moves = sum(len(decision.moves) for decision in decisions) * sum(map(len, scored.values()))
+    moves = sum(len(decision.moves) for decision in game.decisions()) * sum(map(len, policies.values()))
     with reporter.track("exact metrics: moves", moves) as tracker:
 
         def add(count: int) -> None:
@@ -88,9 +114,9 @@ def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game, reporter: Rep
             done += count
             tracker.update(done)
 
-        for name, members in scored.items():
-            policies = [move_probabilities(member, game, add) for member in members]
-            found[name] = figures_of(mixture_of(policies, game) if len(policies) > 1 else policies[0], game)
+        for name, models in policies.items():
+            played = [move_probabilities(model, game, add) for model in models]
+            found[name] = figures_of(mixture_of(played, game) if len(played) > 1 else played[0], game)
     return found
 
 
