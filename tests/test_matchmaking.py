@@ -1,5 +1,7 @@
 """Who meets whom in an arena, and with which seeds."""
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,8 +11,9 @@ from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
 from spag.core.seeds import derive_seed
 from spag.core.types import Split, Task
+from spag.games.nim.nim import Nim
 from spag.games.registry import get
-from spag.rollout.matchmaking import Pairing, match_specs, pairings
+from spag.rollout.matchmaking import Pairing, match_specs, pairings, training_specs
 from spag.runs.checks import check_run
 
 
@@ -24,6 +27,21 @@ def test_every_pair_meets_in_both_role_assignments_with_the_same_seeds() -> None
         == [derive_seed(3, "arena", task.id) for task in tasks]
     )
     assert [(spec.id, spec.task) for spec in other] == [("c vs a: river", tasks[0]), ("c vs a: bread", tasks[1])]
+
+
+def test_only_a_game_with_too_few_tasks_makes_all_of_them() -> None:
+    asked: list[int | None] = []
+
+    class Watched(Nim):
+        def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
+            asked.append(count)
+            return super().tasks(split, count, seed)
+
+    game = Watched()
+    most = len(Nim().tasks(Split.TRAIN, None, 0))
+    assert len({spec.task.id for spec in training_specs(game, most, 0)}) == most and asked == [most]
+    twice = Counter(spec.task.id for spec in training_specs(game, most + 3, 0))
+    assert sorted(twice.values()) == [1] * (most - 3) + [2] * 3
 
 
 @pytest.mark.parametrize("players", range(2, 8))

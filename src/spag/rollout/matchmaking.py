@@ -74,11 +74,15 @@ def training_specs(game: Game, groups: int, seed: int, size: int = 1) -> list[Ga
     """Return ``groups`` groups of ``size`` games on tasks of the training split; every task gets one before any gets a
     second. Raises ``ConfigError`` if there are no such tasks.
     """
-    everything = len(game.tasks(Split.TRAIN, None, 0))
-    if not everything:
+    try:
+        tasks = game.tasks(Split.TRAIN, groups, seed)
+    except ConfigError:  # it has fewer; Taboo takes long to make all of its tasks
+        every = game.tasks(Split.TRAIN, None, 0)
+        tasks = game.tasks(Split.TRAIN, len(every), seed) if every else ()
+    if groups and not tasks:
         raise ConfigError(f"{game.name} has no task to train on: all of its tasks are held out; add more tasks")
-    rounds = -(-groups // everything)
-    specs = game_specs(game.tasks(Split.TRAIN, min(groups, everything), seed), rounds * size, seed)
+    rounds = -(-groups // max(1, len(tasks)))
+    specs = game_specs(tasks, rounds * size, seed)
     in_order = [
         [replace(spec, opponent_seed=specs[first].seed) for spec in specs[first : first + size]]
         for number in range(rounds)
