@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from spag.core.episodes import Episode
+from spag.core.episodes import TABOO, Episode
 from spag.core.errors import ConfigError, DataError
 from spag.core.options import NO_NUMBER, fault_of, holds_bool, is_no_number
 from spag.core.plugins import load_plugin, plugin_names
@@ -26,7 +26,7 @@ from spag.storage.episodes import read_episodes
 GROUP = "spag.games"
 FAMILIES = "spag.game_families"
 _PATHS = ("path", "file-path")  # of ``FileName`` and ``Path``, and of pydantic's ``FilePath``
-DEFAULT = "adversarial_taboo"
+DEFAULT = TABOO
 SHIPPED = {
     DEFAULT: "spag.games.taboo.taboo:AdversarialTaboo",
     "twenty_questions": "spag.games.twenty_questions.questions:TwentyQuestions",
