@@ -256,6 +256,8 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         assert text in described
     assert re.search(r"You hold [QJK]\. \[check\] or \[bet\]\?\s*$", described)
+    told = json.loads(spag("games", "kuhn_poker", "--json").output)
+    assert described.rstrip().endswith(told["prompt"].splitlines()[-1]) and told["bots"] == list(get("kuhn_poker").bots)
     assert "there is no game called 'kuhn'; did you mean" in spag("games", "kuhn", status=2).output
     without_config = spag("arena", "bot:random", "--game", "kuhn", "--output", "arena", status=2)
     assert "error: command line: there is no game called 'kuhn'" in without_config.output

@@ -14,13 +14,12 @@ from rich.text import Text
 
 from spag.algorithms.winners import RewardStats
 from spag.core.episodes import Episode
-from spag.core.types import Split
 from spag.core.visible import counted, visible_text
 from spag.engines.players import bot_names
 from spag.engines.pricing import Price, cost_usd
 from spag.evaluation.intervals import Rate
 from spag.evaluation.result_files import load_results
-from spag.games.base import Game
+from spag.games.base import Game, opening_prompt
 from spag.games.registry import get, setting_hints
 from spag.report.arena_tables import arena_tables
 from spag.report.cells import Cell, DetailedCell, Table
@@ -182,11 +181,9 @@ def print_game_details(game: Game) -> None:
     print_table(Table("Outcomes", ("outcome", "label", "rule"), outcomes, texts=3))
     print_table(Table("Settings", ("option", "default", "meaning"), settings, texts=3))
     print_table(Table("Bots", ("player",), tuple((name,) for name in bot_names(game))))
-    [task] = game.tasks(Split.TRAIN, 1, 0)
-    state = game.start(task, 0)
-    role = game.to_move(state) or game.roles[0]
+    role, prompt = opening_prompt(game)
     _say(f"First prompt, to {role}, of one game", "bold")
-    _console().print(Text(visible_text(game.prompt(game.observe(state, role)), lines=True)))
+    _console().print(Text(visible_text(prompt, lines=True)))
 
 
 def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
