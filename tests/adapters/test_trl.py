@@ -161,6 +161,18 @@ def test_tokens_behind_a_stop_string_are_dropped(tokenizer: Any) -> None:
     assert said.startswith("Look.\n- defender:") and "see" not in said and "- attacker: Look.\n" in shown
 
 
+def test_what_is_said_is_what_is_trained_where_a_thought_closes_behind_a_stop_string(tokenizer: Any) -> None:
+    """The first stop string ends the reply, as in an engine, which has not seen the mark."""
+    game = taboo()
+    [stop, *_] = game.stop_strings()
+    reply = f"Look.{stop} Hm.</think>See.{stop} Oh."
+    with frozen(game) as opponent:
+        rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
+        out = rollout([row["prompt"] for row in game_prompts(game, 1)], Scripted(tokenizer, lambda context: reply))
+    [(_, said), (_, shown), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
+    assert said == f"Look.{stop}" and "- attacker: Look.\n" in shown
+
+
 def test_role_reward_takes_each_roles_mean_within_its_group() -> None:
     roles = ["a", "d", "a", "d"] * 2
     rewards = [1.0, 0.0, 0.0, -1.0, 3.0, 3.0, 3.0, 5.0]

@@ -24,7 +24,7 @@ from spag.core.errors import ConfigError
 from spag.core.types import Split, State, Task
 from spag.engines.base import text_before_stop
 from spag.games.base import Game
-from spag.models.tokens import PromptStyle, decode_reply, encode_follow_up, encode_prompt, opening_of, spoken
+from spag.models.tokens import PromptStyle, encode_follow_up, encode_prompt, opening_of, spoken, token_texts
 from spag.rollout.runner import game_specs
 
 if TYPE_CHECKING:
@@ -234,19 +234,15 @@ def _cut(
     *,
     thinking: bool = False,
 ) -> tuple[list[int], str, bool]:
-    """Return sampled tokens up to the one that completes a stop string, the text before it, and whether there is one.
+    """Return sampled tokens up to the one that completes a stop string, the text before it, and whether there is one:
+    as engines see it, which look at every token as it comes.
 
     Thoughts may contain stop strings. A template may open a thought unasked; the text then includes the mark.
     """
     tagged = style is PromptStyle.TAGGED
-    opening = opening_of(tokenizer, context, style, thinking=thinking or not tagged)
-
-    def before_stop(count: int) -> tuple[str, str | None]:
-        whole = opening + decode_reply(tokenizer, context, ids[:count])
-        return whole, text_before_stop(whole, stops, thinking=True, tagged=tagged)
-
-    length = len(ids)
-    whole, text = before_stop(length)
-    if text is not None:
-        length = next(count for count in range(1, length + 1) if before_stop(count)[1] is not None)
-    return list(ids[:length]), spoken(whole if text is None else text, style, thinking=thinking), text is not None
+    whole = opening_of(tokenizer, context, style, thinking=thinking or not tagged)
+    for count, added in enumerate(token_texts(tokenizer, context, ids), start=1):
+        whole += added
+        if (text := text_before_stop(whole, stops, thinking=True, tagged=tagged)) is not None:
+            return list(ids[:count]), spoken(text, style, thinking=thinking), True
+    return list(ids), spoken(whole, style, thinking=thinking), False
