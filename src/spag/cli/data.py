@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def games_command(name: str | None, as_json: bool) -> None:
     """List the installed games, or show roles, outcomes, settings, bots and a prompt of one."""
     if name and as_json:
-        from spag.games.base import opening_prompt
+        from spag.cli.tables import opening_prompt
         from spag.games.registry import get
 
         print_json({**_described(name), "prompt": opening_prompt(get(name))[1]})

@@ -14,12 +14,13 @@ from rich.text import Text
 
 from spag.algorithms.winners import RewardStats
 from spag.core.episodes import Episode
+from spag.core.types import Split
 from spag.core.visible import counted, visible_text
 from spag.engines.players import bot_names
 from spag.engines.pricing import Price, cost_usd
 from spag.evaluation.intervals import Rate
 from spag.evaluation.result_files import load_results
-from spag.games.base import Game, opening_prompt
+from spag.games.base import Game
 from spag.games.registry import get, setting_hints
 from spag.report.arena_tables import arena_tables
 from spag.report.cells import Cell, DetailedCell, Table
@@ -184,6 +185,14 @@ def print_game_details(game: Game) -> None:
     role, prompt = opening_prompt(game)
     _say(f"First prompt, to {role}, of one game", "bold")
     _console().print(Text(visible_text(prompt, lines=True)))
+
+
+def opening_prompt(game: Game) -> tuple[str, str]:
+    """Return who moves first in a game on one of the training tasks, and its prompt."""
+    [task] = game.tasks(Split.TRAIN, 1, 0)
+    state = game.start(task, 0)
+    role = game.to_move(state) or game.roles[0]
+    return role, game.prompt(game.observe(state, role))
 
 
 def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:

@@ -259,14 +259,6 @@ def tasks_of(game: Game, splits: Sequence[Split], count: int | None, seed: int) 
     return drawn(everything, count, seed, f"tasks asked for, but there are {len(everything)}")
 
 
-def opening_prompt(game: Game) -> tuple[str, str]:
-    """Return who moves first in a game on one of the training tasks, and its prompt."""
-    [task] = game.tasks(Split.TRAIN, 1, 0)
-    state = game.start(task, 0)
-    role = game.to_move(state) or game.roles[0]
-    return role, game.prompt(game.observe(state, role))
-
-
 def bracketed(text: str, moves: Iterable[str]) -> str | None:
     """Return the one of ``moves`` (lower case) named in brackets in ``text``, ``None`` if there are none or several."""
     named = {inside.strip().lower() for inside in re.findall(r"\[([^\[\]]+)\]", text)} & set(moves)
