@@ -217,7 +217,7 @@ class RayPlayers:
     def _replace_hung(self) -> None:
         now = time.monotonic()
         limit = self.cluster.deadline
-        late = [worker for worker in self.workers if now - worker.last_seen > limit]
+        late = [worker for worker in self.workers if now - worker.last_seen > limit and not _has_answered(worker)]
         if len(late) == len(self.workers) and all(worker.phase is _Phase.STARTING for worker in late):
             fix = f"each needs {self.needs} of one node that others leave free"
             raise EngineError(f"cluster: no worker could start within {limit:g} s; {fix}")
@@ -239,6 +239,11 @@ class RayPlayers:
             )
         self.note(f"cluster: worker {worker.number} was lost ({why}); {games} games go to others")
         self._start_worker()
+
+
+def _has_answered(worker: _PlayWorker) -> bool:
+    """Whether a reply waits to be read: then this process was late, as with a slow disk, or when it was stopped."""
+    return bool(worker.calls and ray.wait([worker.calls[0]], timeout=0.0)[0])
 
 
 def _layout(job: PlayJob, cluster: ClusterConfig) -> tuple[int, dict[str, float]]:

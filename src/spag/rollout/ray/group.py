@@ -113,8 +113,8 @@ class EngineGroup:
         """Wait for the answers to ``calls`` and for this process's part. After a failure little time is left."""
         waiting = {call: number for number, call in calls.items()}
         here = here or _nothing()
-        found, until = Answers(), time.monotonic() + self.limit
-        while (waiting or not here.done()) and time.monotonic() < until:
+        found, until, ready = Answers(), time.monotonic() + self.limit, [*waiting]
+        while (waiting or not here.done()) and (ready or time.monotonic() < until):  # what has come counts, if late
             ready = ray.wait(list(waiting), num_returns=1, timeout=_BEAT_S)[0] if waiting else []
             if not waiting:
                 wait([here], timeout=_BEAT_S)
