@@ -7,8 +7,8 @@ import gc
 import multiprocessing
 import os
 import signal
-import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -19,11 +19,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 import warm
-from game_files import wait_until
+from game_files import reached, wait_until
 from spag.cli import main
 
+_STORES: list[TCPStore] = []
+"""Where pairs of processes meet; they go with this process."""
 _SERVER = multiprocessing.get_context("forkserver")
 MODULES = ["transformers.models.llama.modeling_llama", "transformers.trainer", "spag.learning.worker", __name__]
 """What the server imports when it starts, as tests need not; a test's module may add what its forks need."""
@@ -43,10 +46,10 @@ def start(target: Callable[..., Any], *arguments: Any, environment: dict[str, st
 
 def start_pair(target: Callable[..., Any], *arguments: Any) -> list[BaseProcess]:
     """Call ``target`` in two processes that find each other as torchrun's do."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # else another may take the port
+    _STORES.append(store)
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    group |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     ranks = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2))
     return [start(target, *arguments, environment=group | rank) for rank in ranks]
 
@@ -71,6 +74,21 @@ def server(folder: Path, modules: Sequence[str], **environment: str) -> Iterator
     finally:
         process.kill()
         process.join()
+
+
+def held(path: Path, lines: int, target: Callable[..., Any], *arguments: Any) -> None:
+    """Call ``target``, which makes nothing more durable once ``path`` holds so many lines: whoever is to kill it then
+    comes in time, however busy the machine is.
+    """
+    sync = os.fsync
+
+    def wait_or_sync(descriptor: int) -> None:
+        if reached(path, lines):
+            time.sleep(3600)
+        sync(descriptor)
+
+    os.fsync = wait_or_sync
+    target(*arguments)
 
 
 def end(process: BaseProcess, seconds: float = 300.0) -> int | None:

@@ -25,6 +25,10 @@ def wait_until(happened: Callable[[], bool], seconds: float = 600.0) -> None:
         time.sleep(0.02)
 
 
+def reached(path: Path, lines: int) -> bool:
+    return path.exists() and path.read_bytes().count(b"\n") >= lines
+
+
 def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 

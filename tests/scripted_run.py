@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import forked
+from game_files import reached
 from spag.config.files import parse_config
 from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.progress import SilentReporter
@@ -87,17 +88,17 @@ def run_until(
     work: Callable[[RunConfig, Path], None] = run_scripted,
 ) -> bool:
     """Do ``work`` in a process of its own, and kill it at ``moment``; return whether it was."""
-    process = forked.start(work, config, folder)
+    if moment is None:
+        process = forked.start(work, config, folder)
+    else:
+        name, lines, later = moment
+        process = forked.start(forked.held, folder / name, lines, work, config, folder)
     while process.is_alive():
-        if moment is not None and reached(folder / moment[0], moment[1]):
-            time.sleep(moment[2])
+        if moment is not None and reached(folder / name, lines):
+            time.sleep(later)
             process.kill()
             break
         time.sleep(0.001)
     code = forked.end(process)
     assert code in (0, -9), code
     return code == -9
-
-
-def reached(path: Path, lines: int) -> bool:
-    return path.exists() and path.read_bytes().count(b"\n") >= lines

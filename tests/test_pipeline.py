@@ -466,9 +466,8 @@ def test_killed_again_and_again_a_run_ends_as_if_undisturbed(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     config = config_for(model_folder, words_file, [])
     assert not run_until(None, config, whole)
-    kills = sum(run_until(moment, config, killed) for moment in MOMENTS)
+    assert all(run_until(moment, config, killed) for moment in MOMENTS)
     assert not run_until(None, config, killed)
-    assert kills >= len(MOMENTS) - 2  # a busy machine may look too late
     assert digest_of(killed) == digest_of(whole)
     manifest = Manifest.open(killed)
     assert all(manifest.is_done(stage) for stage in manifest.stages)

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 import forked
+from game_files import reached
 from spag.cli import main
 from spag.storage.episodes import read_episodes
 from test_examples import parsed
@@ -166,8 +167,9 @@ def test_a_run_that_is_moved_ends_as_one_that_stayed(tmp_path: Path, model_folde
     for work in (one / "work", still):
         prepare(work, model_folder)
     metrics = one / "work/runs/mine/2-reinforce/metrics.jsonl"
-    running, undisturbed = (forked.start(forked.run_in, str(work), *MOVED) for work in (one / "work", still))
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
+    running = forked.start(forked.held, metrics, 2, forked.run_in, str(one / "work"), *MOVED)
+    undisturbed = forked.start(forked.run_in, str(still), *MOVED)
+    while not reached(metrics, 2):
         assert running.is_alive()
         time.sleep(0.01)
     running.kill()

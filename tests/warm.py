@@ -33,8 +33,9 @@ def command(address: str, program: Sequence[str]) -> list[str]:
 
 def parent_of(pid: int, address: str) -> int | None:
     """Return the process that asked the server for its fork ``pid``; ``None`` if that is another process."""
-    note = Path(address).with_name(f"{pid}.parent")
-    return int(note.read_text()) if note.is_file() else None
+    with suppress(FileNotFoundError):
+        return int(Path(address).with_name(f"{pid}.parent").read_text())
+    return None
 
 
 def serve(address: str, modules: Sequence[str]) -> None:
@@ -75,14 +76,14 @@ def _guard(client: socket.socket, folder: Path) -> None:
         if (process := os.fork()) == 0:
             client.close()
             _end_with(guard)
+            note = folder / f"{os.getpid()}.parent"  # there before anybody can ask for it
+            note.write_text(str(_parent(asked["client"])))
             _become(asked, files)
-        note = folder / f"{process}.parent"
-        note.write_text(str(_parent(asked["client"])))
         ended = os.pidfd_open(process)
         if client in select.select([client, ended], [], [])[0]:
             os.kill(process, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        note.unlink()
+        (folder / f"{process}.parent").unlink(missing_ok=True)
         with suppress(OSError):
             client.sendall(f"{status} {guard}".encode())
     finally:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from game_files import wait_until
 from spag.core.errors import EngineError, ModelError
 from spag.core.options import SamplingConfig
 from spag.engines.base import Completion, Engine, Request, RequestError
@@ -62,10 +63,17 @@ class BrokenEngine(ScriptedEngine):
         raise EngineError("the endpoint is gone")
 
 
-def scripted(notes: Path, latency_s: float, stack: ExitStack, together: int = 1) -> Mapping[str, Player]:
-    """Play once ``together`` workers have opened, each of which leaves its process number in ``notes``."""
+def scripted(notes: Path, latency_s: float, stack: ExitStack, together: int = 1, go: str = "") -> Mapping[str, Player]:
+    """Play once ``together`` workers have opened, each of which leaves its process number in ``notes``, and say nothing
+    before the file ``go`` is there.
+    """
+
+    def reply(request: Request) -> str:
+        wait_until((notes / go).exists)
+        return chatter(request)
+
     wait_for_each_other(notes, together)
-    return both(ScriptedEngine(chatter, concurrency=4, latency_s=latency_s))
+    return both(ScriptedEngine(reply, concurrency=4, latency_s=latency_s))
 
 
 def wait_for_each_other(notes: Path, together: int) -> None:

@@ -18,7 +18,7 @@ from scripted_players import broken, chatter, hanging, missing, opened, refusing
 from watching import kill_in_play
 
 import forked
-from game_files import games_in, wait_for_lines, wait_until
+from game_files import games_in, lines, wait_for_lines, wait_until
 from spag.cli import main
 from spag.config.files import load_config
 from spag.core.episodes import Episode
@@ -52,11 +52,6 @@ def start(act: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def when_played(path: Path, games: int, act: Callable[[], Any]) -> threading.Thread:
-    """Call ``act`` in a thread as soon as ``path`` holds so many games."""
-    return start(lambda: (wait_for_lines(path, games), act()))
-
-
 def test_the_games_are_those_of_one_machine(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
     summary = play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.01, together=3)))
     assert games_in(tmp_path / "e.jsonl") == alone
@@ -76,14 +71,19 @@ def test_a_bot_plays_another_game_on_the_cluster(cluster: Cluster, tmp_path: Pat
 
 
 def test_a_killed_worker_is_replaced(
-    cluster: Cluster, alone: dict[str, Episode], tmp_path: Path, capsys: Capture
+    cluster: Cluster, alone: dict[str, Episode], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kill() -> None:
-        os.kill(opened(tmp_path)[0], signal.SIGKILL)
+    sync = os.fsync
 
-    killer = when_played(tmp_path / "e.jsonl", 5, kill)
+    def kill_once(descriptor: int) -> None:
+        """In the place of ``os.fsync``: the driver hands out no more games meanwhile."""
+        sync(descriptor)
+        if lines(tmp_path / "e.jsonl") >= 5:
+            monkeypatch.setattr(os, "fsync", sync)
+            os.kill(opened(tmp_path)[0], signal.SIGKILL)
+
+    monkeypatch.setattr(os, "fsync", kill_once)
     play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05)), workers=1)
-    killer.join()
     assert games_in(tmp_path / "e.jsonl") == alone
     assert "was lost (" in capsys.readouterr().out
     assert len(opened(tmp_path)) == 2
@@ -93,8 +93,10 @@ def test_a_killed_worker_is_replaced(
 def test_a_killed_node_costs_no_game(
     cluster: Cluster, doomed: Any, alone: dict[str, Episode], tmp_path: Path, capsys: Capture
 ) -> None:
-    killer = start(lambda: kill_in_play(cluster, doomed))
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05)))
+    """All four have games to lose when it is killed, and end none before that."""
+    killer = start(lambda: (kill_in_play(cluster, doomed), (tmp_path / "go").touch()))
+    job = PlayJob(partial(scripted, tmp_path, 0.05, together=4, go="go"))
+    play_into(tmp_path / "e.jsonl", cluster.address, job, deadline=600.0)
     killer.join()
     assert games_in(tmp_path / "e.jsonl") == alone
     said = capsys.readouterr().out
@@ -113,8 +115,9 @@ def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Epis
 def test_a_killed_driver_resumes(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     job = PlayJob(partial(scripted, tmp_path, 0.05))
-    driver = forked.start(play_into, path, cluster.address, job)
-    when_played(path, 7, driver.kill).join()
+    driver = forked.start(forked.held, path, 7, play_into, path, cluster.address, job)
+    wait_for_lines(path, 7)
+    driver.kill()
     assert forked.end(driver) == -signal.SIGKILL
     before = list(read_episodes(path))
     assert 7 <= len(before) < len(SPECS)
@@ -144,7 +147,7 @@ def test_a_prompt_that_fits_no_engine_ends_the_play_at_once(cluster: Cluster, tm
 
 def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path) -> None:
     job, for_ever = (PlayJob(partial(scripted, tmp_path, latency_s)) for latency_s in (0.0, 600.0))
-    blocker = forked.start(play_into, tmp_path / "b.jsonl", cluster.address, for_ever)
+    blocker = forked.start(partial(play_into, deadline=3600.0), tmp_path / "b.jsonl", cluster.address, for_ever)
     try:
         wait_until(lambda: len(opened(tmp_path)) == 3)
         with pytest.raises(EngineError, match="no worker could start within 1 s"):

@@ -199,9 +199,8 @@ def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path
 @pytest.mark.long
 def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_path: Path) -> None:
     config, killed = config_for(model, *PER_ROLE), tmp_path / "killed"
-    kills = sum(run_until(moment, config, killed, run_here) for moment in MOMENTS[3:5])
+    assert all(run_until(moment, config, killed, run_here) for moment in MOMENTS[3:5])
     run_here(config, killed)
-    assert kills >= 1  # a busy machine may look too late
     assert_same(killed, finished)
 
 
