@@ -161,6 +161,7 @@ def test_filters_answer_while_typing_and_make_links(page: "sync_api.Page", addre
     page.wait_for_url("**/games?text=*script*")
     page.locator(".games .task").first.click()
     page.get_by_role("link", name="Compare across models").click()
+    page.wait_for_url("**/tasks?**")
     assert page.locator(".column").count() == 1
     ended, aborted = (f"htmx:{event}, [object HTMLDivElement]" for event in ("afterRequest", "sendAbort"))
     assert faults.count(ended) == faults.count(aborted)

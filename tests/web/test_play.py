@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -16,7 +17,7 @@ from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.errors import ModelError
 from spag.core.options import SamplingConfig
 from spag.core.types import Task
-from spag.engines.base import Engine, Request
+from spag.engines.base import Completion, Engine, Request
 from spag.engines.opening import open_model
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import ModelThread
@@ -171,7 +172,8 @@ def test_a_slow_engine_is_told(run: Path) -> None:
     engine.close()
 
 
-def test_a_reply_is_watched_while_it_grows(run: Path) -> None:
+def test_a_reply_is_watched_while_it_grows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spag.web.live_games.HOLD_S", 600.0)
     engine = TypingEngine(lambda request: "one two three")
     with visitor(site(run, lambda name: engine)) as client:
         address = begin(client, "defender")
@@ -301,16 +303,29 @@ def test_a_model_that_was_trained_again_is_opened_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_local_model_can_be_watched_while_it_speaks(model_folder: Path) -> None:
+    looked, first = threading.Event(), iter(range(40))
+
     def opened() -> Engine:
-        return open_model(
+        engine: Any = open_model(
             ModelConfig(name=str(model_folder), dtype="float32", device="cpu"), EngineConfig(concurrency=2)
         )
+        decode = engine._decode
+
+        def decode_when_seen() -> list[Completion]:
+            if next(first, None) is not None:
+                looked.wait(300)
+                looked.clear()
+            return decode()
+
+        engine._decode = decode_when_seen
+        return engine
 
     thread, pause = ModelThread(opened), threading.Event()
     reply = thread.ask(Request("a", "Hello", SamplingConfig(max_new_tokens=300, min_new_tokens=300), 1))
     seen = {""}
     while reply.completion is None and reply.error is None:
         seen.add(reply.text_so_far)
+        looked.set()
         pause.wait(0.01)  # leaves the model its time
     assert reply.error is None
     assert reply.completion is not None

@@ -200,7 +200,7 @@ def fail(request: Request) -> str:
 
 
 def site(
-    path: Path, open_model: OpenModel | None = None, *, token: str | None = None, limit_s: float = 20.0
+    path: Path, open_model: OpenModel | None = None, *, token: str | None = None, limit_s: float = 600.0
 ) -> FastAPI:
     """The application over ``path``, its index complete."""
     app = create_app(path, Access(token=token), open_model=open_model, reply_limit_s=limit_s)
