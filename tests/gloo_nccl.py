@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pytest
 
 _FOR_EVER = 600.0
-_PATIENCE = timedelta(seconds=60)
+_PATIENCE = timedelta(seconds=300)
 Item = TypeVar("Item")
 
 

@@ -209,7 +209,9 @@ def test_a_send_whose_engine_dies_hangs_until_the_group_is_left(
         sending.result(0.5)
     bench.end.close()
     assert sending.exception(60) is not None
-    assert not [thread for thread in threading.enumerate() if thread.name == "spag-broadcast"]
+    for thread in (one for one in threading.enumerate() if one.name == "spag-broadcast"):
+        thread.join(60)  # it has its result, and may be about to end
+        assert not thread.is_alive()
 
 
 def test_every_process_of_an_actor_has_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:

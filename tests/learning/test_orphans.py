@@ -12,7 +12,7 @@ import pytest
 import forked
 from spag.engines.vllm.pool import VLLMReplica
 
-SECONDS = 20.0  # vLLM's process gives its own 12 to end
+SECONDS = 120.0  # vLLM's process gives its own 12 to end
 """After which nothing may be left of a killed launcher."""
 VLLM = """
 import os, time
@@ -47,8 +47,14 @@ def workers(folder: Path) -> list[int]:
 
 
 def alive(pids: list[int]) -> list[int]:
-    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    return [one.pid for one in found if one.status() != psutil.STATUS_ZOMBIE]
+    return [pid for pid in pids if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def open_replica(folder: Path) -> None:
