@@ -128,7 +128,7 @@ class Job:
 
     def described(self, name: str) -> list[str]:
         """Wait for ``name`` to be called and return its words."""
-        for _ in range(200):
+        for _ in range(6000):
             if (self.folder / name).exists():
                 return (self.folder / name).read_text(encoding="utf-8").splitlines()
             time.sleep(0.05)
