@@ -6,6 +6,7 @@ it is slow).
 
 import copy
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,10 +22,11 @@ from spag.core.options import SamplingConfig
 from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.engines.openai.engine import OpenAIEngine
 from spag.engines.scripted import ScriptedEngine
+from spag.engines.thread import ModelThread
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.engine import VLLMEngine
 from spag.models.loading import load_model
-from spag.models.tokens import PromptStyle, encode_prompt, token_count
+from spag.models.tokens import BROKEN, PromptStyle, encode_prompt, token_count
 from spag.rollout.runner import without_thought
 
 EngineFactory = Callable[[int], Engine]
@@ -374,6 +376,26 @@ def test_weights_that_do_not_fit_and_weights_in_flight_are_refused(engine: Engin
         engine.update_weights({})
     collect(engine, 1)
     assert [one.token_ids for one in answers(engine)] == [one.token_ids for one in before]
+
+
+@pytest.mark.parametrize("make_engine", MODELS, indirect=True)
+def test_a_text_is_shown_as_it_grows_and_others_join_it(make_engine: EngineFactory) -> None:
+    thread = ModelThread(lambda: make_engine(2))
+    for _ in range(20):  # on a busy machine this thread may look too late
+        long, seen = thread.ask(ask(0, min_new_tokens=400, max_new_tokens=400)), list[str]()
+        while not (seen and seen[-1]) and not long.future.done():
+            seen.append(long.text_so_far)
+            time.sleep(0.01)
+        thread.ask(ask(1, temperature=0.0)).wait(300)
+        seen.append(long.text_so_far)
+        joined = not long.future.done()
+        whole = long.wait(300).text.strip()
+        assert all(whole.startswith(text.rstrip(BROKEN)) for text in seen)  # the last character may lack bytes
+        if joined and len(seen[-2]) < len(seen[-1]) < len(whole):
+            break
+    else:
+        pytest.fail("no request joined another, or none was seen to grow")
+    thread.close()
 
 
 def test_closing_with_requests_in_flight_and_twice(make_engine: EngineFactory) -> None:

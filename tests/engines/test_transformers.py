@@ -4,8 +4,6 @@ model, float32.
 
 import math
 import random
-import threading
-import time
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -352,27 +350,6 @@ def test_a_request_that_is_refused_in_a_thread_stops_no_other(loaded: tuple) -> 
     with pytest.raises(RequestError, match="1: the prompt is empty"):
         replies[1].wait(60)
     assert thread.problem is None
-    thread.close()
-
-
-def test_requests_join_those_in_flight_in_a_thread(loaded: tuple) -> None:
-    engine = TransformersEngine(*loaded, concurrency=2)
-    asked, decode = threading.Event(), engine._decode
-
-    def decode_once_asked() -> list[Completion]:
-        if engine.partial("long"):
-            asked.wait(300)
-        return decode()
-
-    engine._decode = decode_once_asked  # type: ignore[method-assign]
-    thread = ModelThread(lambda: engine)
-    long = thread.ask(Request("long", "a", SamplingConfig(min_new_tokens=400, max_new_tokens=400), 0))
-    while not long.text_so_far:
-        time.sleep(0.01)
-    short = thread.ask(Request("short", "b", GREEDY, 0))
-    asked.set()
-    short.wait(300)
-    assert not long.future.done()
     thread.close()
 
 

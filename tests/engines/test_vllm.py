@@ -435,7 +435,7 @@ def trimmed(output: WorkerOutput, stop: tuple[str, ...], min_new_tokens: int, fo
 
     engine = VLLMEngine(Pool(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
     request = Request("game", "", SamplingConfig(min_new_tokens=min_new_tokens), 0, stop)
-    engine._finish(TokenizedRequest(request, engine.tokenizer, engine.style, (0,), truncated=False, opening=""), output)
+    engine._take(TokenizedRequest(request, engine.tokenizer, engine.style, (0,), truncated=False, opening=""), output)
     [done] = engine.poll()
     return done.text, done.finish_reason, done.token_ids
 

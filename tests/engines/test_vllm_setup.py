@@ -301,7 +301,7 @@ def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(
         ((*spelled[:3], 1), 4, FinishReason.EOS, False),
     ):
         logprobs = tuple(-float(at) for at in range(len(ids)))
-        engine._finish(asked, WorkerOutput("1", ids, logprobs, logprobs, False))
+        engine._take(asked, WorkerOutput("1", ids, logprobs, logprobs, False))
         done = engine._done.pop()
         assert (done.text, done.token_ids, done.logprobs) == ("so ", ids[:kept], logprobs[:kept])
         assert (done.finish_reason, done.unknown_token, done.completion_tokens) == (reason, is_unknown, kept)
@@ -318,7 +318,7 @@ def test_the_end_of_a_text_that_ran_past_its_stop_is_found_in_few_decodings(
     decode = TokenizedRequest.decode
     monkeypatch.setattr(TokenizedRequest, "decode", lambda self, ids: (counts.append(len(ids)), decode(self, ids))[1])
     ids = tuple(tokenizer.encode("<think>stop</think>so stop" + " and so on" * 90))
-    engine._finish(asked, WorkerOutput("1", ids, (-1.0,) * len(ids), (-1.0,) * len(ids), True))
+    engine._take(asked, WorkerOutput("1", ids, (-1.0,) * len(ids), (-1.0,) * len(ids), True))
     [done] = engine.poll()
     assert tokenizer.decode(done.token_ids) == "<think>stop</think>so stop" and done.text == "<think>stop</think>so "
     assert len(counts) < 40

@@ -31,7 +31,9 @@ from spag.models.tokens import PromptStyle, token_count
 
 @dataclass(slots=True)
 class VLLMEngine(Engine):
-    """One model of a pool. ``stop_ids``: tokens that end a reply."""
+    """One model of a pool. ``stop_ids``: tokens that end a reply. While few texts are in flight, ``poll`` returns every
+    tenth of a second, so it needs no ``wake``.
+    """
 
     pool: VLLMPool
     tokenizer: PreTrainedTokenizerBase
@@ -41,6 +43,7 @@ class VLLMEngine(Engine):
     adapter: int = 0
     token_count: int = field(init=False)
     _waiting: set[str] = field(default_factory=set)
+    _growing: dict[str, tuple[TokenizedRequest, WorkerOutput]] = field(default_factory=dict)
     _done: deque[Completion] = field(default_factory=deque)
     _closed: bool = False
 
@@ -56,7 +59,7 @@ class VLLMEngine(Engine):
             self._done.append(asked.refused())
             return
         arguments = _sampling_arguments(request, self.stop_ids, self.style)
-        callback = partial(self._finish, asked)
+        callback = partial(self._take, asked)
         self._waiting.add(self.pool.submit(request.id, list(asked.prompt), arguments, self.adapter, callback))
 
     def poll(self) -> list[Completion]:
@@ -65,6 +68,11 @@ class VLLMEngine(Engine):
         finished = list(self._done)
         self._done.clear()
         return finished
+
+    def partial(self, request_id: str) -> str | None:
+        if (found := self._growing.get(request_id)) is None:
+            return None
+        return found[0].spoken(self._trim(*found)[2])
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """See ``Engine``. Takes all weights, named as in the transformers model, or some of an adapter's, named as in
@@ -91,9 +99,14 @@ class VLLMEngine(Engine):
             self._closed = True
             self.pool.release(self._waiting)
             self._waiting.clear()
+            self._growing.clear()
             self._done.clear()
 
-    def _finish(self, asked: TokenizedRequest, output: WorkerOutput) -> None:
+    def _take(self, asked: TokenizedRequest, output: WorkerOutput) -> None:
+        if not output.finished:
+            self._growing[asked.request.id] = asked, output
+            return
+        self._growing.pop(asked.request.id, None)
         self._waiting.discard(output.key)
         if not all(map(math.isfinite, output.logprobs)):
             fix = "set model.dtype=float32, or look for broken weights"

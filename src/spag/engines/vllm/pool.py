@@ -181,11 +181,12 @@ class VLLMPool:
         return key
 
     def wait(self) -> None:
-        """Wait until requests have finished and call their callbacks."""
+        """Wait until requests have finished, or few have grown, and call their callbacks."""
         ready = wait_for_any([replica.pipe for replica in self._replicas])
         for replica in (one for one in self._replicas if one.pipe in ready):
             for output in replica.receive():
-                if callback := self._callbacks.pop(output.key, None):  # none: it finished before it was dropped
+                found = self._callbacks.pop if output.finished else self._callbacks.get
+                if callback := found(output.key, None):  # none: it finished before it was dropped
                     callback(output)
 
     def update_weights(self, weights: Mapping[str, Tensor], adapter: int) -> None:

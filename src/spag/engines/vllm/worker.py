@@ -24,6 +24,10 @@ _GRACE_S = 12.0
 """Between the pool's end and ours: vLLM waits 5 s for its own workers, and 4 more before it kills them, and only then
 removes their shared memory. Less than ``_CLOSING_SECONDS`` of ``pool.py``.
 """
+WATCHED = 16
+"""With more texts in a step nobody reads them as they grow; reporting them would delay the next step."""
+_SHOWN_S = 0.1
+"""Between two reports of unfinished texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,16 @@ class WorkerOrder:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutput:
-    """Sampled tokens, their raw and sampling log-probabilities, and whether the token limit ended them."""
+    """Sampled tokens, their raw and sampling log-probabilities (none until ``finished``), and whether the token limit
+    ended them.
+    """
 
     key: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     sampling_logprobs: tuple[float, ...]
     hit_limit: bool
+    finished: bool = True
 
 
 Message = WorkerRequest | WorkerAbort | WorkerOrder
@@ -83,7 +90,7 @@ def serve(pipe: Connection) -> None:
     engine.collective_rpc("extend_sampler", args=(token_count,))
     weights = ServedWeights(engine, arguments["model"], folders, arguments["weight_transfer_config"]["backend"])
     pipe.send(None)
-    cold = True
+    cold, shown = True, 0.0
     while True:
         while not messages.empty() or not engine.has_unfinished_requests():
             message = messages.get()
@@ -101,9 +108,13 @@ def serve(pipe: Connection) -> None:
             else:
                 cold = True
                 pipe.send(getattr(weights, message.method)(*message.arguments))
-        outputs = [_output(output) for output in engine.step() if output.finished]
+        outputs, now = engine.step(), time.monotonic()
+        if len(outputs) > WATCHED or now - shown < _SHOWN_S:
+            outputs = [output for output in outputs if output.finished]
+        else:
+            shown = now
         if outputs:
-            pipe.send(outputs)
+            pipe.send([*map(_output, outputs)])
 
 
 def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]") -> None:
@@ -131,8 +142,10 @@ def _kill_group() -> None:
 
 def _output(output: Any) -> WorkerOutput:
     done = output.outputs[0]
-    values = done.logprobs.logprobs  # flat: for each token the sampling log-probability, then the raw one
     token_ids = tuple(int(token) for token in done.token_ids)
+    if not output.finished:
+        return WorkerOutput(output.request_id, token_ids, (), (), hit_limit=False, finished=False)
+    values = done.logprobs.logprobs  # flat: for each token the sampling log-probability, then the raw one
     assert len(values) == 2 * len(token_ids)
     return WorkerOutput(
         output.request_id, token_ids, tuple(values[1::2]), tuple(values[::2]), done.finish_reason == "length"
