@@ -40,6 +40,7 @@ from spag.serve.models import EndpointModel, open_model
 from spag.serve.requests import NEUTRAL
 from spag.serve.vllm import vllm_command, vllm_environment
 from spag.web.security import Access
+from tiny_model import make_model
 
 TEMPLATE = (
     "{% for m in messages %}"
@@ -99,6 +100,20 @@ def test_models_are_listed_by_their_names(client: openai.OpenAI) -> None:
     assert client.models.retrieve("after").owned_by == "spag"
     with pytest.raises(openai.NotFoundError, match="there is no 'nobody'"):
         client.models.retrieve("nobody")
+
+
+def test_a_model_is_listed_with_the_length_that_its_engine_takes(tmp_path: Path) -> None:
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 8.0}
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors, "original_max_position_embeddings": 32}
+    folder = make_model(tmp_path, max_position_embeddings=256, rope_parameters=rope)
+    model = open_model("short", model_config(folder), EngineConfig())
+    with TestClient(create_app([model], Access()), base_url="http://localhost") as client:
+        [listed] = client.get("/v1/models").json()["data"]
+        assert listed["max_model_len"] == 32
+        asked = {"model": "short", "prompt": "x" * 23}  # with BOS and 8 or 9 new tokens, 32 or 33
+        assert client.post("/v1/completions", json={**asked, "max_tokens": 8}).status_code == 200
+        refused = client.post("/v1/completions", json={**asked, "max_tokens": 9}).json()["error"]["message"]
+    assert refused.endswith("are more than the 32 that short is served with")
 
 
 def test_a_completion_is_what_the_engine_says(client: openai.OpenAI, direct: Callable[..., Any]) -> None:

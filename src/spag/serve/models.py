@@ -91,6 +91,7 @@ class EndpointModel:
 def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> EndpointModel:
     """Load a model for the transformers engine, to be served as ``name``. Raises ``ModelError``."""
     from spag.engines.transformers.engine import TransformersEngine  # noqa: PLC0415 - imports torch
+    from spag.engines.transformers.forward import positions_of  # noqa: PLC0415
     from spag.models.loading import load_model, load_tokenizer  # noqa: PLC0415
 
     tokenizer = load_tokenizer(model.name, trust_remote_code=model.trust_remote_code)
@@ -98,9 +99,9 @@ def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> EndpointM
     if style is PromptStyle.RENDERED:  # a model without a template fails here, not at the first request
         chat_text(tokenizer, [{"role": "user", "content": "Hello"}], reply_follows=True)
     weights = load_model(model.name, dtype=model.dtype, device=model.device, trust_remote_code=model.trust_remote_code)
-    positions = getattr(weights.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    longest = context_length(engine.max_length, positions_of(weights.config))
 
     def opened() -> Engine:
         return TransformersEngine(weights, tokenizer, style=style, concurrency=engine.concurrency)
 
-    return EndpointModel(name, style, tokenizer, context_length(engine.max_length, positions), opened)
+    return EndpointModel(name, style, tokenizer, longest, opened)

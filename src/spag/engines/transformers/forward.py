@@ -8,7 +8,7 @@ model is compared with its own plain forward pass, and refused if the two differ
 from collections.abc import Sequence
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from spag.core.errors import EngineError, ModelError, is_out_of_memory
 from spag.engines.transformers.slots import ALL_LAYERS, ATTENTION, SlotCache, attention_mask, attention_windows
@@ -22,6 +22,12 @@ _TOLERANCE, _HALF_TOLERANCE = 1e-2, 0.3
 """Largest difference relative to the spread of the logits; in half precision, that of rounding is a few percent."""
 
 
+def positions_of(config: PreTrainedConfig) -> int | None:
+    """Return the longest prompt and reply together, in tokens, that slots hold; ``None``: any length."""
+    text = config.get_text_config(decoder=True)
+    return short_length(config) or getattr(text, "max_position_embeddings", None)
+
+
 class SlotModel:
     """``model`` with the LoRA adapter ``adapter``, if it has several. Raises ``ModelError`` for a model that computes
     something else over slots than in a plain forward pass.
@@ -32,7 +38,7 @@ class SlotModel:
         self._windows = attention_windows(model)
         text = model.config.get_text_config(decoder=True)
         self.layers: int = text.num_hidden_layers
-        self.positions: int | None = short_length(model.config) or getattr(text, "max_position_embeddings", None)
+        self.positions = positions_of(model.config)
         # Functions other than torch's add the mask to the scores.
         self._adds_mask = model.config._attn_implementation not in ("sdpa", ATTENTION)
         if reason := self._why_not():
