@@ -148,3 +148,29 @@ def test_vllm_must_be_able_to_split_the_heads(
         return check_players(config, {str(tmp_path): []})
     with pytest.raises(ConfigError, match=f"tensor_parallel={gpus}: vLLM cannot split 28 .*; lower it to {fits}"):
         check_players(config, {str(tmp_path): []})
+
+
+@pytest.mark.parametrize(
+    ("kind", "has"), [({"use_dora": True}, "DoRA"), ({"modules_to_save": ["lm_head"]}, r"whole modules \(lm_head\)")]
+)
+def test_vllm_must_be_able_to_take_an_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, object], has: str
+) -> None:
+    for module in ("runs.machine_checks", "engines.opening"):
+        monkeypatch.setattr(f"spag.{module}.installed_vllm", lambda: ("0.32", True))
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    base.mkdir()
+    adapter.mkdir()
+    (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (base / "model.safetensors").touch()
+    lora = {"peft_type": "LORA", "r": 4, "base_model_name_or_path": str(base)}
+    changes = ("model.prompt_style=plain", "model.device=cpu", "engine.concurrency=1", "engine.backend=vllm")
+    config = online(f"model.name={adapter}", *changes)
+    (adapter / "adapter_config.json").write_text(json.dumps(lora))
+    check_players(config, {str(adapter): []})
+    (adapter / "adapter_config.json").write_text(json.dumps(lora | kind))
+    with pytest.raises(
+        ConfigError, match=f"backend=vllm, but .* with {has}, which .*; set engine.backend=transformers"
+    ):
+        check_players(config, {str(adapter): []})
+    check_players(online(f"model.name={adapter}", *changes[:-1]), {str(adapter): []})

@@ -17,7 +17,7 @@ from spag.engines.roles import RoleEngine
 from spag.engines.turns import take_turns
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.games.base import Game
-from spag.models.finding import BAICHUAN, adapter_base, model_type, resolve_model
+from spag.models.finding import BAICHUAN, adapter_base, model_type, read_adapter, resolve_model
 from spag.models.roles import models_of, read_roles
 from spag.storage.home import expanded
 from spag.storage.machine import free_objects
@@ -151,11 +151,21 @@ def backend_of(model: ModelConfig, engine: EngineConfig) -> Backend:
         return Backend.TRANSFORMERS
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
-    is_baichuan, device = model_type(model.name) == BAICHUAN, checked_device(model.device)
-    misfit = f"{model.name} is a Baichuan, which vLLM plays no more since 0.24" if is_baichuan else ""
+    device, misfit = checked_device(model.device), _misfit(model.name)
     backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=device, misfit=misfit)
     logger.info("models play with %s: %s", backend, reason)  # no name: a run opens a dozen models, and logs this once
     return backend
+
+
+def _misfit(name: str) -> str:
+    """Return why vLLM cannot play a local model, if so."""
+    if model_type(name) == BAICHUAN:
+        return f"{name} is a Baichuan, which vLLM plays no more since 0.24"
+    adapter = read_adapter(expanded(name))
+    if adapter and (adapter.dora or adapter.whole):
+        what = "DoRA" if adapter.dora else f"whole modules ({', '.join(adapter.whole)})"
+        return f"{name} is an adapter with {what}, which vLLM does not take"
+    return ""
 
 
 def _parts(model: ModelConfig) -> list[ModelConfig]:

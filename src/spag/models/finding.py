@@ -82,7 +82,7 @@ def cache_folder() -> Path:
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """A LoRA adapter folder. ``largest_rank`` is over all adapted maps; ``rank`` and ``alpha`` are the config's.
-    ``whole``: ends of the names of modules that are trained, and saved, whole.
+    ``whole``: ends of the names of modules that are trained, and saved, whole; ``dora``: whether it has DoRA.
     """
 
     folder: Path
@@ -91,6 +91,7 @@ class Adapter:
     rank: int
     alpha: int
     whole: tuple[str, ...] = ()
+    dora: bool = False
 
 
 class _AdapterFile(msgspec.Struct):
@@ -102,6 +103,7 @@ class _AdapterFile(msgspec.Struct):
     lora_alpha: int = 8  # peft's default
     rank_pattern: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
     modules_to_save: tuple[str, ...] | None = None
+    use_dora: bool = False
 
 
 class _GenerationFile(msgspec.Struct):
@@ -130,8 +132,8 @@ def read_adapter(folder: Path) -> Adapter | None:
     if (expanded(base) / ADAPTER_CONFIG).exists():
         fix = "merge that into its base model first"
         raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; {fix}")
-    largest = max([described.r, *(described.rank_pattern or {}).values()])
-    return Adapter(folder, base, largest, described.r, described.lora_alpha, described.modules_to_save or ())
+    largest, whole = max([described.r, *(described.rank_pattern or {}).values()]), described.modules_to_save or ()
+    return Adapter(folder, base, largest, described.r, described.lora_alpha, whole, described.use_dora)
 
 
 def _found_base(base: str, folder: Path) -> str:
