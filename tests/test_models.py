@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, modeling_gguf_pytorch_utils
 
 from spag.core.errors import ConfigError, ModelError
 from spag.models.finding import adapter_base, cache_folder, described_model, resolve_model
-from spag.models.gguf import _move_unless_there
-from spag.models.loading import fastest_dtype, load_model, load_tokenizer, save_model
+from spag.models.gguf import _move_unless_there, _read_once
+from spag.models.loading import fastest_dtype, load_model, load_tokenizer, quietly, save_model
 from spag.models.tokens import PromptStyle, encode_follow_up, encode_prompt, end_token_id, stop_token_ids
 from spag.storage.store import file_digest
 
@@ -83,6 +83,14 @@ def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkey
         with pytest.raises(ModelError, match=r"elsewhere/tiny\.gguf: transformers cannot load this GGUF file"):
             resolve_model(str(copy))
     assert [*converted.parent.iterdir()] == [converted]
+
+
+def test_a_gguf_is_converted_without_a_bar(capfd: pytest.CaptureFixture[str]) -> None:
+    with quietly(), _read_once():
+        assert [*modeling_gguf_pytorch_utils.tqdm(range(3), desc="Converting")] == [0, 1, 2]
+    assert capfd.readouterr().err == ""
+    assert [*modeling_gguf_pytorch_utils.tqdm(range(3), desc="Converting")] == [0, 1, 2]
+    assert "Converting" in capfd.readouterr().err
 
 
 def test_the_base_of_an_adapter_is_found_where_both_were_moved(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import gguf
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
+from transformers.utils import logging as transformers_logging
 
 from spag.core.errors import ModelError
 from spag.models.finding import cache_folder
@@ -54,14 +55,16 @@ def dequantised(source: Path) -> Path:
 @contextmanager
 def _read_once() -> Iterator[None]:
     """transformers parses the file again for the tokenizer, each config and the weights, and makes the table of names
-    again for every module: more than half of the time.
+    again for every module: more than half of the time. Its own bar would show even ``quietly``.
     """
     slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    bar, modeling_gguf_pytorch_utils.tqdm = modeling_gguf_pytorch_utils.tqdm, transformers_logging.tqdm
     try:
         for name, function in slow.items():
             setattr(gguf, name, functools.cache(function))
         yield
     finally:
+        modeling_gguf_pytorch_utils.tqdm = bar
         for name, function in slow.items():
             setattr(gguf, name, function)
 
