@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel, modeling_gguf_pytorch_utils
 
 from spag.core.errors import ConfigError, ModelError
+from spag.models import loading
 from spag.models.finding import adapter_base, cache_folder, described_model, resolve_model
 from spag.models.gguf import _move_unless_there, _read_once
 from spag.models.loading import fastest_dtype, load_model, load_tokenizer, quietly, save_model
@@ -296,6 +297,20 @@ def test_special_tokens_that_a_player_spells_are_text(model_folder: Path) -> Non
         assert said in tokenizer.decode(ids)
     follow_up = encode_follow_up(tokenizer, [end], said, PromptStyle.CHAT)
     assert follow_up.count(end) == 1 and said in tokenizer.decode(follow_up)
+
+
+def test_a_second_adapter_is_loaded_alone_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    taken: list[bool] = []
+
+    def with_adapter(model: torch.nn.Module, *_: object, **__: object) -> torch.nn.Module:
+        with ThreadPoolExecutor(1) as other:
+            taken.append(not other.submit(loading._LOADING.acquire, blocking=False).result())
+        return model
+
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: torch.nn.Linear(1, 1))
+    monkeypatch.setattr(loading, "with_adapter", with_adapter)
+    loading.load_adapters({"a": str(tmp_path), "b": str(tmp_path)})
+    assert taken == [True]
 
 
 def test_models_load_beside_each_other(model_folder: Path) -> None:

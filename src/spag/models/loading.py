@@ -138,6 +138,7 @@ def load_model(
     return model.eval()
 
 
+@quietly()
 def load_adapters(adapters: Mapping[str, str], *, trainable: bool = False, **options: Any) -> PreTrainedModel:
     """Load a base model once with several adapters, folders by name; the first is active until ``use_adapter``.
 
