@@ -109,12 +109,10 @@ def serve(pipe: Connection) -> None:
                 cold = True
                 pipe.send(getattr(weights, message.method)(*message.arguments))
         outputs, now = engine.step(), time.monotonic()
-        if len(outputs) > WATCHED or now - shown < _SHOWN_S:
-            outputs = [output for output in outputs if output.finished]
-        else:
-            shown = now
-        if outputs:
-            pipe.send([*map(_output, outputs)])
+        show = len(outputs) <= WATCHED and now - shown >= _SHOWN_S
+        shown = now if show else shown
+        if sent := [_output(output) for output in outputs if show or output.finished]:
+            pipe.send(sent)
 
 
 def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]") -> None:
