@@ -24,8 +24,8 @@ from spag.games.base import Game
 from spag.games.registry import SHIPPED
 from spag.report.html import environment
 from spag.report.run_tables import health_tables
-from spag.rollout.runner import PlayStats, game_specs, play
-from spag.storage.episodes import read_episodes
+from spag.rollout.runner import PlayStats, game_specs, play, without_thought
+from spag.storage.episodes import MAX_UTTERANCE, read_episodes
 from spag.storage.store import write_rows
 from taboo_games import TABOO, episode_of
 
@@ -146,6 +146,12 @@ def test_a_cut_thought_leaves_an_empty_utterance_and_is_counted() -> None:
     figures = health([episode], TABOO)
     assert figures["cut_thoughts"] == 1.0
     assert ("thoughts cut, %", "100.0") in health_tables({"one": figures})[0].rows
+
+
+def test_a_thought_longer_than_files_allow_is_cut_after_its_end_was_found() -> None:
+    said = Completion("game", f"<think>{'x' * (MAX_UTTERANCE + 1)}</think> [check]", FinishReason.EOS, token_ids=(5, 6))
+    kept = without_thought(said, sampling_with(thought_tokens=8))
+    assert kept == replace(said, text="[check]", thought="x" * MAX_UTTERANCE)
 
 
 def test_players_that_do_not_think_have_no_thoughts() -> None:
