@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
+from name_lists import names_said_by_others
 
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Result, Split, State, Task, Utterance
@@ -157,9 +158,7 @@ def test_the_list_of_things() -> None:
 
 @pytest.mark.slow
 def test_no_thing_is_named_by_the_name_of_another() -> None:
-    names = {name: (name, *entry["aliases"]) for name, entry in things().items()}
-    others = {one: " / ".join(chain(*(names[two] for two in names if two != one))) for one in names}
-    assert [one for one in names if find_name(others[one], names[one])] == []
+    assert names_said_by_others({name: (name, *entry["aliases"]) for name, entry in things().items()}) == []
 
 
 def test_tasks_are_drawn_by_seed() -> None:
