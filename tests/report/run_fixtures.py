@@ -26,9 +26,16 @@ PLAYERS = ("base", "imitation", "spag-1")
 STRENGTH = {"base": 0, "imitation": 10, "spag-1": 24}  # words on which it leads the defender astray, of 24
 
 
-def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
-    """Let reports make their plots but save none of them, which takes most of a report's time."""
-    patch.setattr("spag.report.page.save_plot", lambda _, name, says, folder: Markup(""))
+def leave_undrawn(patch: pytest.MonkeyPatch) -> list[str]:
+    """Let reports make their plots but save none of them, which takes most of a report's time; return their names."""
+    names: list[str] = []
+
+    def save_plot(_: object, name: str, says: str, folder: Path) -> Markup:
+        names.append(name)
+        return Markup("")
+
+    patch.setattr("spag.report.page.save_plot", save_plot)
+    return names
 
 
 def game(word: str, *texts: str, id: str = "", players: Mapping[str, str] | None = None) -> Episode:
