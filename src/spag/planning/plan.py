@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from math import ceil
 
 from spag.algorithms import get
@@ -10,6 +10,7 @@ from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import SELF, IterationSettings
 from spag.config.schema import PhaseConfig
 from spag.core.options import SamplingConfig
+from spag.core.types import Split
 from spag.engines.players import Kind, kind_of
 from spag.engines.vllm.setup import GPU_MEMORY
 from spag.games.base import Game, tasks_of
@@ -21,6 +22,11 @@ from spag.planning.samples import Work, iteration_work, longest_text, online_wor
 from spag.planning.specs import GIB
 from spag.planning.stage import LACKS, StagePlan, StagePlanner, labels, with_adapters
 from spag.runs.layout import arena_entrants
+
+
+@lru_cache(maxsize=16)
+def _task_count(game: Game, splits: tuple[Split, ...]) -> int:
+    return len(tasks_of(game, splits, None, 0))
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Planner(StagePlanner):
     def _iterations(
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
     ) -> Iterator[StagePlan]:
-        games = (settings.tasks or len(tasks_of(game, settings.splits, None, 0))) * settings.repeats
+        games = (settings.tasks or _task_count(game, tuple(settings.splits))) * settings.repeats
         models = self._loaded({SELF, *settings.opponents})
         sampling = max((settings.sampling, *settings.sampling_by_role.values()), key=lambda one: one.most_tokens)
         yield self._played(f"{label} self-play", settings.iterations, {game: games}, sampling, models)

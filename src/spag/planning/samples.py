@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, islice, pairwise
 from math import ceil
 from statistics import fmean
@@ -154,11 +154,12 @@ def _offline(
     mixed = [*samples, *sft[: len(sft) * len(samples) // unique if unique else None]]
     mixed = mixed or [TrainingSample(prompt=" ", completion="")]
     size, limit = min(settings.global_batch_size, len(mixed)), settings.max_length
-    draws = [random.Random(seed).sample(mixed, size) for seed in range(_DRAWS)]
+    tokens = cache(lambda at: _sample_tokens(mixed[at]))
+    draws = [list(map(tokens, random.Random(seed).sample(range(len(mixed)), size))) for seed in range(_DRAWS)]
     batch = settings.micro_batch_size
     parts = [part for draw in draws for part in micro_batches(draw, batch, limit, thought)]
     count = settings.max_steps * settings.global_batch_size if settings.max_steps else total * settings.epochs
-    length = fmean(min(_tokens(one.prompt + one.completion) + thought, limit) for draw in draws for one in draw)
+    length = fmean(min(len(text) + thought, limit) for draw in draws for text, _ in draw)
     fed, trained = (sum(sums) for sums in zip(*parts, strict=True))
     seen = Work(size * _DRAWS, fed, trained, length, max(parts), len(parts), games, passes=count / total, size=batch)
     return replace(seen * (count / seen.count), count=count)
@@ -181,8 +182,9 @@ def online_work(
             if settings.roles in ("both", one.role):
                 samples[f"{game.name}/{one.role}", one.prompt, one.completion, at if thought else 0] = one
     size = settings.micro_batch_size
-    parts = micro_batches(list(samples.values()), size, thought=thought)
-    length = fmean(_tokens(one.prompt + one.completion) for one in samples.values()) + thought
+    merged = list(map(_sample_tokens, samples.values()))
+    parts = micro_batches(merged, size, thought=thought)
+    length = fmean(len(text) for text, _ in merged) + thought
     fed, trained = (sum(sums) for sums in zip(*parts, strict=True))
     seen = Work(len(samples), fed, trained, length, max(parts), len(parts), passes=settings.epochs, size=size)
     return seen * (games / counted)
@@ -214,13 +216,19 @@ def utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
         yield TrainingSample(prompt=prompt, completion=said.content, role=said.role)
 
 
+def _sample_tokens(sample: TrainingSample) -> tuple[list[str], int]:
+    """Return the tokens of a sample's text, and how many of them are trained, with the end."""
+    return pieces(sample.prompt + sample.completion), _tokens(sample.completion) + 1
+
+
 def micro_batches(
-    samples: Sequence[TrainingSample], size: int, limit: int = 10**6, thought: float = 0.0
+    samples: Sequence[tuple[list[str], int]], size: int, limit: int = 10**6, thought: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Return the tokens fed and trained of each micro-batch, packed like ``spag.learning.batches``: sorted, with
-    prefixes shared with the previous sample fed once. Samples lose tokens above ``limit``; no two share a ``thought``.
+    """Return the tokens fed and trained of each micro-batch of ``samples`` (their tokens, how many are trained), packed
+    like ``spag.learning.batches``: sorted, with prefixes shared with the previous sample fed once. Samples lose tokens
+    above ``limit``; no two share a ``thought``.
     """
-    ordered = sorted((pieces(one.prompt + one.completion)[-limit:], _tokens(one.completion) + 1) for one in samples)
+    ordered = sorted((text[-limit:], trained) for text, trained in samples)
     cut = [ordered[start : start + size] for start in range(0, len(ordered), size)]
     fed = (min(_packed([text for text, _ in part]) + len(part) * thought, len(part) * limit) for part in cut)
     trained = (sum(min(trained + thought, limit) for _, trained in part) for part in cut)
