@@ -119,11 +119,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 FOUND: dict[tuple[Any, ...], Any] = {}
 
 
+def _hashable(argument: Any) -> Any:
+    if isinstance(argument, BaseModel):
+        return repr(argument.model_dump())
+    return tuple(argument) if isinstance(argument, list) else argument
+
+
 def remembered(count: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``count`` of a phase, settings or a game, and more numbers, computed once for equal arguments."""
+    """Return ``count`` of a phase, settings, games and more numbers, computed once for equal arguments."""
 
     def counted(*arguments: Any) -> Any:
-        key = count, Path.cwd(), *(repr(one.model_dump()) if isinstance(one, BaseModel) else one for one in arguments)
+        key = count, Path.cwd(), *map(_hashable, arguments)
         if key not in FOUND:
             FOUND[key] = count(*arguments)
         return FOUND[key]
@@ -137,6 +143,6 @@ def counted_once() -> Iterator[None]:
     from spag.planning import plan
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("teacher_work", "iteration_work"):
+        for name in ("teacher_work", "iteration_work", "online_work"):
             patch.setattr(plan, name, remembered(getattr(plan, name)))
         yield

@@ -368,8 +368,8 @@ def test_operations_by_hand() -> None:
 @pytest.mark.slow
 def test_a_reference_costs_what_passes_over_the_samples_share() -> None:
     def work(**options: object) -> Work:
-        phase = PhaseConfig.model_validate({"algorithm": "imitation", **options})
-        return teacher_work(phase, phase.settings, get("adversarial_taboo"))
+        phase = PhaseConfig.model_validate({"algorithm": "imitation", "episodes": ["bot:random"], **options})
+        return teacher_work(phase, phase.settings, get("kuhn_poker"))
 
     once = work()
     assert once.passes == 1
