@@ -92,10 +92,9 @@ def find_form(text: str, target_word: str, lexicon: Lexicon = ENGLISH) -> str | 
     for reading in readings(text, lexicon.letters):
         if (found := _find_in(reading, target)) is not None:
             return found
-    shouted = not any(char.islower() for char in text)  # GIVE US BREAD names no country
-    if target.acronym and not shouted and re.search(rf"(?<!\w){re.escape(target.acronym)}(?!\w)", text):
-        return target.acronym
-    return None
+    if not target.acronym or not any(map(str.islower, text)):  # GIVE US BREAD names no country
+        return None
+    return target.acronym if re.search(rf"(?<!\w){re.escape(target.acronym)}(?!\w)", text) else None
 
 
 @lru_cache(maxsize=8)  # one utterance is searched several times
