@@ -44,6 +44,11 @@ class _PlainLoader(yaml.SafeLoader):
             seen.add(key.value)
         return node
 
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - PyYAML's own name
+        if self.flow_level > _DEEPEST:  # a thousand would take seconds to scan
+            raise yaml.YAMLError(f"nested deeper than {_DEEPEST} levels")
+        super().fetch_flow_collection_start(TokenClass)
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
         if len(node.value) > _MOST_VALUES:
