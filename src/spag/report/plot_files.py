@@ -68,10 +68,11 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Markup:
 
     Raises ``StorageError``.
     """
-    with catch_warnings():
+    with catch_warnings(), rc_context({"figure.constrained_layout.use": False}):
         filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # each save would lay it out again, which takes long
+        layout: Any = figure.get_layout_engine()
+        layout.execute(figure)
+        figure.set_layout_engine(None)  # with one, each save would lay it out again, or draw it once more for nothing
         png = _saved(figure, name, "png", dpi=200, metadata={"Software": None})
         svg = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
     on_white = svg.replace("fill: none", "fill: #ffffff", 1)  # the first shape is the background
