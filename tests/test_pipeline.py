@@ -381,15 +381,6 @@ def test_sft_alone_and_imitation_with_sft(tmp_path: Path, model_folder: Path, wo
     assert steps_of(tmp_path / "both", IMITATION) == 3
 
 
-@pytest.mark.slow
-def test_a_run_may_begin_with_self_play_of_the_base_model(tmp_path: Path, model_folder: Path, words_file: Path) -> None:
-    config = config_for(model_folder, words_file, SPAG_ALONE)
-    run_here(config, tmp_path)
-    assert list(trained_models(config, tmp_path)) == ["spag-1"]
-    games = list(read_episodes(tmp_path / "1-spag" / "iteration-1" / "episodes.jsonl"))
-    assert {info.model for game in games for info in game.players.values()} == {"base"}
-
-
 def test_a_phase_without_anything_to_learn_from_is_refused(
     tmp_path: Path, model_folder: Path, words_file: Path
 ) -> None:
@@ -414,10 +405,15 @@ def test_a_run_that_imitates_held_out_games_records_how_many(
 
 
 @pytest.mark.slow
-def test_self_play_may_have_held_out_words(tmp_path: Path, model_folder: Path, words_file: Path) -> None:
-    options = [*SPAG_ALONE, "spag.tasks=null", "spag.keep_held_out=true"]
-    run_here(config_for(model_folder, words_file, options), tmp_path)
+def test_a_run_may_begin_with_self_play_of_the_base_model_and_have_held_out_words(
+    tmp_path: Path, model_folder: Path, words_file: Path
+) -> None:
+    options = [*SPAG_ALONE, "spag.tasks=null", "spag.keep_held_out=true", "spag.max_steps=1"]
+    config = config_for(model_folder, words_file, options)
+    run_here(config, tmp_path)
+    assert list(trained_models(config, tmp_path)) == ["spag-1"]
     games = list(read_episodes(tmp_path / "1-spag" / "iteration-1" / "episodes.jsonl"))
+    assert {info.model for game in games for info in game.players.values()} == {"base"}
     assert sorted(word_of(game.task) for game in games) == sorted(2 * words_file.read_text().split())
     held_out = sum(split_of(word_of(game.task)) is Split.HELD_OUT for game in games)
     assert RunFolder.open(tmp_path).trained_on_held_out == held_out > 0
@@ -464,7 +460,7 @@ def test_killed_again_and_again_a_run_ends_as_if_undisturbed(
     resumes.
     """
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    config = config_for(model_folder, words_file, [])
+    config = config_for(model_folder, words_file, ["imitation.save_steps=1", "spag.save_steps=1"])
     assert not run_until(None, config, whole)
     assert all(run_until(moment, config, killed) for moment in MOMENTS)
     assert not run_until(None, config, killed)

@@ -208,12 +208,11 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
         )
     if model.prompt_style == "chat" and not trust:  # code may set a template
         _check_template(model.name, folder if (folder / _TOKENIZER).exists() else Path(source))
-    if backend_here(config) is Backend.VLLM:
-        if not is_elsewhere(config):
-            backend_of(model, config.engine)  # refuses a model that vLLM cannot play
+    here = not is_elsewhere(config)
+    if (backend_of(model, config.engine) if here else backend_here(config)) is Backend.VLLM:
         if refusal := split_refusal(*_heads(found), config.engine.tensor_parallel):
             raise ConfigError(f"{model.name}: {refusal}")
-    elif not is_elsewhere(config):
+    elif here:
         _check_slots(config, found)
 
 
