@@ -317,14 +317,6 @@ def test_a_game_that_cannot_be_made_hides_no_other(tmp_path: Path, monkeypatch: 
     assert (faults["words"], faults["share"]) == ("words.txt:1: empty", "ZeroDivisionError: division by zero")
 
 
-@pytest.mark.slow
-def test_play_without_a_count_says_first_how_many_games_it_plays(tmp_path: Path) -> None:
-    said = spag("play", "bot:random", "--game", "nim", "--output", tmp_path / "games.jsonl")
-    first = said.stderr.splitlines()[0]
-    assert first.endswith("games; --count plays fewer")
-    assert said.stdout.startswith(f"{first.split()[1]} games in the file")
-
-
 def test_the_cost_of_play_is_in_its_json_too(tmp_path: Path) -> None:
     asked = ("--count", 1, "--words", "shipped", "--price", 1, 2, "--json", "--output", tmp_path / "games.jsonl")
     assert json.loads(spag("play", "bot:constant", *asked).stdout)["cost_usd"] == 0.0
@@ -904,7 +896,7 @@ def test_quiet_says_only_the_result_and_verbose_shows_tracebacks(tmp_path: Path)
     play = ("play", "bot:random", "--game", "kuhn_poker", "--count", 6)
     loud, quiet = (spag(*play, *flag, "--output", tmp_path / f"{len(flag)}.jsonl") for flag in ((), ("-q",)))
     assert quiet.stdout.startswith("6 games in the file") and not quiet.stderr
-    assert "6/6" in loud.stderr and "\r" not in loud.stderr and "--count" not in loud.stderr
+    assert "6/6" in loud.stderr and "\r" not in loud.stderr
     wrong = ("play", "bot:best", "--game", "kuhn_poker", "--output", tmp_path / "x.jsonl")
     assert "Traceback" not in spag(*wrong, status=2).output
     assert "Traceback" in spag(*wrong, "-v", status=2).output

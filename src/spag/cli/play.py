@@ -96,8 +96,6 @@ def play_command(
     }
     specs = game_specs(tasks, settings.repeats, config.seed)
     check_players(config, {name: [game] for name in (first, second)})
-    if count is None:
-        setup.reporter.note(f"{len(specs):,} games; --count plays fewer")
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     if as_json:
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
