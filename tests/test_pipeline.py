@@ -405,7 +405,7 @@ def test_a_run_that_imitates_held_out_games_records_how_many(
 
 
 @pytest.mark.slow
-def test_a_run_may_begin_with_self_play_of_the_base_model_and_have_held_out_words(
+def test_self_play_of_the_base_model_may_have_held_out_words(
     tmp_path: Path, model_folder: Path, words_file: Path
 ) -> None:
     options = [*SPAG_ALONE, "spag.tasks=null", "spag.keep_held_out=true", "spag.max_steps=1"]
