@@ -138,7 +138,7 @@ def test_a_lone_training_needs_no_arena() -> None:
 def test_vllm_must_be_able_to_split_the_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Backend, gpus: int, fits: int | None
 ) -> None:
-    monkeypatch.setattr(machine_checks, "backend_of", lambda model, engine: backend)
+    monkeypatch.setattr(machine_checks, "backend_and_reason", lambda model, engine: (backend, ""))
     heads = {"num_attention_heads": 28, "num_key_value_heads": 4}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "hidden_size": 3584, **heads}))
     (tmp_path / "model.safetensors").touch()

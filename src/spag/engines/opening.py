@@ -147,14 +147,20 @@ def open_matches(
 
 def backend_of(model: ModelConfig, engine: EngineConfig) -> Backend:
     """Return the backend of a local model, and log the reason. Raises ``ConfigError``."""
+    backend, reason = backend_and_reason(model, engine)
+    if reason:
+        logger.info("models play with %s: %s", backend, reason)  # no name: a run opens a dozen, and logs this once
+    return backend
+
+
+def backend_and_reason(model: ModelConfig, engine: EngineConfig) -> tuple[Backend, str]:
+    """Return the backend of a local model, and the reason if it was not given. Raises ``ConfigError``."""
     if engine.backend == "transformers":
-        return Backend.TRANSFORMERS
+        return Backend.TRANSFORMERS, ""
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
     device, misfit = checked_device(model.device), _misfit(model.name)
-    backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=device, misfit=misfit)
-    logger.info("models play with %s: %s", backend, reason)  # no name: a run opens a dozen models, and logs this once
-    return backend
+    return choose_backend(engine.backend, vllm=installed_vllm(), device=device, misfit=misfit)
 
 
 def _misfit(name: str) -> str:

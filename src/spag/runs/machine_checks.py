@@ -15,7 +15,7 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, TeacherSettings
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
-from spag.engines.opening import backend_of
+from spag.engines.opening import backend_and_reason
 from spag.engines.players import Kind, bot_of, kind_of, members_of
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm, split_refusal
 from spag.games.base import Game
@@ -209,7 +209,8 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
     if model.prompt_style == "chat" and not trust:  # code may set a template
         _check_template(model.name, folder if (folder / _TOKENIZER).exists() else Path(source))
     here = not is_elsewhere(config)
-    if (backend_of(model, config.engine) if here else backend_here(config)) is Backend.VLLM:
+    backend = backend_and_reason(model, config.engine)[0] if here else backend_here(config)
+    if backend is Backend.VLLM:
         if refusal := split_refusal(*_heads(found), config.engine.tensor_parallel):
             raise ConfigError(f"{model.name}: {refusal}")
     elif here:
