@@ -75,6 +75,16 @@ def pieces(tokenizer: Any, ids: list[int], mask: list[int]) -> list[tuple[int, s
     return [(own, tokenizer.decode(run)) for own, run in runs]
 
 
+def first_pieces(tokenizer: Any, game: Game, reply: str, *, logprob: float | None = None) -> tuple[str, str]:
+    """Return what an attacker that replies with ``reply`` is trained to say first, and the text that follows."""
+    with frozen(game) as opponent:
+        rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
+        trainer = Scripted(tokenizer, lambda context: reply, logprob=logprob)
+        out = rollout([row["prompt"] for row in game_prompts(game, 1)], trainer)
+    [(_, said), (_, shown), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
+    return said, shown
+
+
 def taboo() -> Game:
     return get("adversarial_taboo", max_turns=2, words="shipped")
 
@@ -152,12 +162,7 @@ def test_a_model_that_never_spoke_learns_nothing(tokenizer: Any) -> None:
 
 
 def test_tokens_behind_a_stop_string_are_dropped(tokenizer: Any) -> None:
-    game = taboo()
-    prompts = [row["prompt"] for row in game_prompts(game, 1)]
-    with frozen(game) as opponent:
-        rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
-        out = rollout(prompts, Scripted(tokenizer, lambda context: "Look.\n- defender: I see\nmore", logprob=-1.0))
-    [(_, said), (_, shown), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
+    said, shown = first_pieces(tokenizer, taboo(), "Look.\n- defender: I see\nmore", logprob=-1.0)
     assert said.startswith("Look.\n- defender:") and "see" not in said and "- attacker: Look.\n" in shown
 
 
@@ -166,10 +171,7 @@ def test_what_is_said_is_what_is_trained_where_a_thought_closes_behind_a_stop_st
     game = taboo()
     [stop, *_] = game.stop_strings()
     reply = f"Look.{stop} Hm.</think>See.{stop} Oh."
-    with frozen(game) as opponent:
-        rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
-        out = rollout([row["prompt"] for row in game_prompts(game, 1)], Scripted(tokenizer, lambda context: reply))
-    [(_, said), (_, shown), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
+    said, shown = first_pieces(tokenizer, game, reply)
     assert said == f"Look.{stop}" and "- attacker: Look.\n" in shown
 
 
@@ -427,8 +429,5 @@ def test_a_thought_is_trained_and_may_hold_a_stop_string(tokenizer: Any) -> None
     game = taboo()
     [stop, *_] = game.stop_strings()
     reply = f"<think>Hm.{stop} Hm.</think>Look.{stop} I see"
-    with frozen(game) as opponent:
-        rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
-        out = rollout([row["prompt"] for row in game_prompts(game, 1)], Scripted(tokenizer, lambda context: reply))
-    [(_, said), (_, shown), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
+    said, shown = first_pieces(tokenizer, game, reply)
     assert said == reply.removesuffix(" I see") and "- attacker: Look.\n" in shown
