@@ -1,4 +1,4 @@
-"""Runs a training job (``job.py``) in this process, alone or as one of several.
+"""Run a training job (``job.py``) in this process, either by itself or as one rank of several.
 
     output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
 

@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card: one metric, with a curve for each role on a common scale, or the latest metrics of a training."""
+    """What a card shows: a metric with a curve for each role, on one scale, or the latest metrics of a training."""
 
     title: str
     game: Game
