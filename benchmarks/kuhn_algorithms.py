@@ -4,7 +4,7 @@ Every arm trains the tables of ``poker_table`` with 400 updates of 256 hands eac
 is the best of ``RATES`` on other tables, which are not reported. An iteration of ``spag`` plays all its hands with the
 policy at its beginning, which is the reference, as in the paper.
 
-    python -m benchmarks.kuhn_algorithms     # the table of docs/online.md
+    python -m benchmarks.kuhn_algorithms     # the table of docs/online-results.md
 """
 
 import time

@@ -6,7 +6,7 @@ the exact figures of the game. Seeds are rows of one tensor: their losses are ad
 itself. Differs from a run: no weights are shared between information sets, hands are counted instead of written as
 texts, and gradients, whose norm stays below 0.2 in Kuhn poker, are not clipped.
 
-    python -m benchmarks.poker_table                      # the tables of docs/online.md: Kuhn poker,
+    python -m benchmarks.poker_table                      # the tables of docs/online-results.md: Kuhn poker,
     python -m benchmarks.poker_table --game leduc_poker   # and Leduc poker
 """
 
