@@ -62,7 +62,7 @@ def test_the_game_passes_the_suite(package: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *command.split(), "-q", "-p", "no:cacheprovider"],
         cwd=package,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=False,
