@@ -30,6 +30,8 @@ from spag.storage.store import write_atomically
 WORKER = [sys.executable, "-m", "spag.learning.worker"]
 """The command of each process; the job's file and the id of this process follow."""
 _POLL_S = 0.25
+_GRACE_S = 5
+"""How long the other processes may take to end when one is lost; then the launcher kills them."""
 
 logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # failed processes are reported in one line
 
@@ -53,7 +55,7 @@ def run_in_processes(job: TrainingJob, count: int, progress: OnProgress) -> None
         max_restarts=0,
         logs_specs=DefaultLogsSpecs(log_dir=str(job.folder), redirects=Std.ALL),
         signals_to_handle="SIGTERM",  # SIGINT stays KeyboardInterrupt
-        shutdown_timeout=5,
+        shutdown_timeout=_GRACE_S,
     )
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -103,12 +105,14 @@ def described(text: str) -> SpagError | None:
 
 def _cause(failed: ChildFailedError, job: TrainingJob, count: int) -> SpagError:
     """Return the error that ended the processes: when one is lost, the others fail or are terminated soon after."""
+    first = min(failure.timestamp for failure in failed.failures.values())
+    early = [rank for rank, failure in failed.failures.items() if failure.timestamp < first + _GRACE_S]
 
     def order(rank: int) -> tuple[bool, bool, int]:
         failure = failed.failures[rank]
         return failure.exitcode != -signal.SIGKILL, described(_message(failure)) is None, failure.timestamp
 
-    rank = min(failed.failures, key=order)
+    rank = min(early, key=order)
     failure = failed.failures[rank]
     message = _message(failure)
     if (error := described(message)) is not None:
