@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import settings, train_tiny
+from tiny import found, settings, train_tiny
 
 from spag.core.errors import DataError, RunError
-from spag.learning.checkpoints import STATE, finished_result, open_state, record_result, resuming
+from spag.learning.checkpoints import STATE, record_result, resuming
 from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.references import read_reference, write_reference
 
@@ -23,7 +23,7 @@ def test_a_record_that_is_none_is_named_and_stays(content: bytes, tmp_path: Path
     record = tmp_path / "training.json"
     record.write_bytes(content)
     with pytest.raises(DataError, match=r"training\.json") as error:
-        finished_result(tmp_path, "a")
+        found(tmp_path, "a")
     assert "\n" not in str(error.value)
     assert record.read_bytes() == content
 
@@ -31,8 +31,8 @@ def test_a_record_that_is_none_is_named_and_stays(content: bytes, tmp_path: Path
 def test_a_record_of_other_settings_goes(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     record_result(tmp_path, "a", {"steps": 3})
-    assert finished_result(tmp_path, "a") == {"steps": 3}
-    assert finished_result(tmp_path, "b") is None
+    assert found(tmp_path, "a") == ({"steps": 3}, None)
+    assert found(tmp_path, "b") == (None, None)
     assert not (tmp_path / "training.json").exists()
 
 
@@ -79,13 +79,13 @@ def test_reference_log_probabilities_that_were_damaged_are_none(damaged: str, tm
 @pytest.mark.parametrize("content", [b"{", b"[]", b"3", b"\xff"])
 def test_a_checkpoint_whose_state_is_unknown_is_named(content: bytes, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    open_state(state, "a")
+    found(tmp_path, "a")
     folder = state / "checkpoint-4"
     folder.mkdir()
     (folder / "complete").touch()
     (folder / STATE).write_bytes(content)
     with pytest.raises(DataError, match=rf"state\.json.*; remove {state} to train from the start"):
-        open_state(state, "a")
+        found(tmp_path, "a")
 
 
 class StoppedError(Exception):

@@ -4,12 +4,11 @@ import json
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tiny import MODEL, settings, train_tiny, train_until
+from tiny import MODEL, found, settings, train_tiny, train_until
 
 import forked
 from spag.algorithms.imitation import Imitation, ImitationSettings
@@ -18,7 +17,7 @@ from spag.config.schema import GameConfig
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import RunError
 from spag.games.base import Game
-from spag.learning.checkpoints import STATE, earlier_work, finish_checkpoint, finished_result, open_state, record_result
+from spag.learning.checkpoints import STATE, finish_checkpoint, record_result
 from spag.learning.job import TrainingJob
 from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.sharding import load_shares, save_shares
@@ -94,27 +93,28 @@ def test_a_changed_setting_starts_over_but_a_smaller_micro_batch_resumes(model_f
 
 
 def test_only_marked_checkpoints_survive(tmp_path: Path) -> None:
-    assert open_state(tmp_path, "a") is None
+    state = tmp_path / "state"
+    assert found(tmp_path, "a") == (None, None)
     for step in (2, 10, 12):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        torch.save(torch.zeros(1), tmp_path / f"checkpoint-{step}" / "optimizer.pt")
-        (tmp_path / f"checkpoint-{step}" / STATE).write_text("{}")
-    finish_checkpoint(tmp_path / "checkpoint-10")
-    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-10"]
-    (tmp_path / "checkpoint-12").mkdir()
-    assert open_state(tmp_path, "a") == tmp_path / "checkpoint-10"
-    assert not (tmp_path / "checkpoint-12").exists()
-    assert open_state(tmp_path, "b") is None
-    assert not (tmp_path / "checkpoint-10").exists()
+        (state / f"checkpoint-{step}").mkdir()
+        torch.save(torch.zeros(1), state / f"checkpoint-{step}" / "optimizer.pt")
+        (state / f"checkpoint-{step}" / STATE).write_text("{}")
+    finish_checkpoint(state / "checkpoint-10")
+    assert [path.name for path in state.glob("checkpoint-*")] == ["checkpoint-10"]
+    (state / "checkpoint-12").mkdir()
+    assert found(tmp_path, "a") == (None, state / "checkpoint-10")
+    assert not (state / "checkpoint-12").exists()
+    assert found(tmp_path, "b") == (None, None)
+    assert not (state / "checkpoint-10").exists()
 
 
 def test_online_games_of_another_policy_go_with_its_state(tmp_path: Path) -> None:
     for name in ("episodes", "evaluations", "snapshots"):
         (tmp_path / name).mkdir()
-    open_state(tmp_path / "state", "a")
-    open_state(tmp_path / "state", "a")  # killed before the first checkpoint, resumed
+    found(tmp_path, "a")
+    found(tmp_path, "a")  # killed before the first checkpoint, resumed
     assert len([*tmp_path.iterdir()]) == 4
-    open_state(tmp_path / "state", "b")
+    found(tmp_path, "b")
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
@@ -122,9 +122,8 @@ def test_folders_of_those_names_beside_an_offline_training_stay(tmp_path: Path) 
     for name in ("episodes", "start"):
         (tmp_path / name).mkdir()
     record_result(tmp_path, "a", {"steps": 3})
-    assert finished_result(tmp_path, "b", online=False) is None
-    open_state(tmp_path / "state", "a", online=False)
-    open_state(tmp_path / "state", "b", online=False)
+    assert found(tmp_path, "b", SpagSettings()) == (None, None)
+    found(tmp_path, "a", SpagSettings())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["episodes", "start", "state"]
 
 
@@ -133,9 +132,8 @@ def test_a_state_of_others_is_refused_before_anything_is_deleted(name: str, tmp_
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / name).touch()
     (tmp_path / "training.json").write_text('{"fingerprint": "a", "result": {}}')
-    phase = SimpleNamespace(output=tmp_path, settings=SpagSettings())
     with pytest.raises(RunError, match=rf"state: holds {name}, which no training wrote; choose another --output"):
-        earlier_work(phase, "b", 1)
+        found(tmp_path, "b", SpagSettings())
     assert (tmp_path / "state" / name).is_file() and (tmp_path / "training.json").is_file()
 
 
@@ -145,10 +143,10 @@ def test_online_games_of_another_finished_training_go_with_its_record(tmp_path: 
     for name in folders:
         (tmp_path / name).mkdir()
     record_result(tmp_path, "a", {"steps": 3})
-    assert finished_result(tmp_path, "a") == {"steps": 3}
+    assert found(tmp_path, "a") == ({"steps": 3}, None)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == folders
-    assert finished_result(tmp_path, "b") is None
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+    assert found(tmp_path, "b") == (None, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "state"]
 
 
 def test_models_that_a_killed_training_was_saving_go(tmp_path: Path) -> None:
@@ -156,8 +154,9 @@ def test_models_that_a_killed_training_was_saving_go(tmp_path: Path) -> None:
     for name in (*left, "snapshots/step-00001", "snapshots/.git"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "model.safetensors").touch()
-    assert finished_result(tmp_path, "a") is None
-    assert {path.name for path in tmp_path.rglob("*")} == {"snapshots", "step-00001", ".git", "model.safetensors"}
+    assert found(tmp_path, "a") == (None, None)
+    kept = {"snapshots", "step-00001", ".git", "model.safetensors"}
+    assert {path.name for path in tmp_path.rglob("*")} == kept | {"state", "fingerprint"}
 
 
 class Counting(Imitation):

@@ -11,12 +11,16 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from spag.algorithms.reinforce import ReinforceSettings
+from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import SampleType, TrainingSample
+from spag.learning.checkpoints import earlier_work
 from spag.learning.job import TrainingJob
 from spag.learning.metrics import TrainProgress
 from spag.learning.worker import run_job
@@ -97,6 +101,14 @@ def train_tiny(start: Path, output: Path, chosen: PhaseConfig | None = None, **o
     progress = others.pop("progress", None)
     result = run_job(job(start, output, chosen, **others), progress)
     return Trained(output / "checkpoint", result["steps"], result["trained_samples"], result["metrics"])
+
+
+def found(
+    output: Path, fingerprint: str, chosen: UpdateSettings | None = None
+) -> tuple[dict[str, Any] | None, Path | None]:
+    """The result, or the checkpoint, that a training of this ``fingerprint`` (online by default) finds."""
+    work = SimpleNamespace(output=output, settings=chosen or ReinforceSettings())
+    return earlier_work(work, fingerprint, 1)  # type: ignore[arg-type]
 
 
 def die() -> None:

@@ -55,16 +55,56 @@ def phase_fingerprint(job: TrainingJob) -> str:
     return digest.hexdigest()
 
 
+class _Finished(msgspec.Struct):
+    """``training.json``."""
+
+    fingerprint: str
+    result: dict[str, Any]
+
+
 def earlier_work(job: TrainingJob, wanted: str, processes: int) -> tuple[dict[str, Any] | None, Path | None]:
-    """Return a finished phase's result, or the checkpoint to resume from; delete stale files. For the first process."""
-    _check_own(job.output / "state")
-    online = isinstance(job.settings, OnlineSettings)
-    if (finished := finished_result(job.output, wanted, online=online)) is not None:
-        return finished, None
-    resume_from = open_state(job.output / "state", wanted, online=online)
-    if resume_from is not None:
-        check_resumable(resume_from, job.settings.parallel, processes)
-    return None, resume_from
+    """Return the result of a finished phase, else the newest complete checkpoint to resume from, if there is one.
+
+    Deletes stale files: those of another fingerprint than ``wanted``, with the games that its policy played online, and
+    what a killed process was saving. For the first process.
+
+    Raises ``DataError`` or ``RunError`` for files that no training wrote, and a checkpoint that cannot be resumed.
+    """
+    state, record = job.output / "state", job.output / "training.json"
+    label = state / _LABEL
+    _check_own(state)
+    finished = read_json(record, _Finished) if record.exists() else None
+    if finished is not None and finished.fingerprint == wanted and (job.output / "checkpoint").is_dir():
+        discard_state(state)
+        return finished.result, None
+    other_state = state.is_dir() and not (label.is_file() and label.read_bytes() == wanted.encode())
+    others = other_state or (finished is not None and finished.fingerprint != wanted)
+    for name in ONLINE_GAMES if others and isinstance(job.settings, OnlineSettings) else ():
+        shutil.rmtree(job.output / name, ignore_errors=True)  # before record and label, which tell whose games they are
+    record.unlink(missing_ok=True)
+    for place in ("checkpoint", "start", "snapshots/*"):
+        for leftover in job.output.glob(unfinished_pattern(place)):
+            discard_state(leftover)
+    if other_state:
+        if any(state.iterdir()):
+            logger.warning("%s is of other samples or settings; training starts over", state)
+        discard_state(state)
+    write_atomically(label, wanted)
+    return None, _newest_checkpoint(state, job.settings.parallel, processes)
+
+
+def _newest_checkpoint(state: Path, parallel: str, processes: int) -> Path | None:
+    """Return the newest complete checkpoint and delete all others. Raises an error if it cannot be resumed."""
+    complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
+    newest = max(complete, key=checkpoint_updates, default=None)
+    _discard_all(state, but=newest)
+    if newest is not None:
+        try:
+            read_state(newest)
+        except DataError as error:
+            raise DataError(f"{error}; remove {state} to train from the start") from error
+        check_resumable(newest, parallel, processes)
+    return newest
 
 
 def save(folder: Path, policy: TrainedPolicy, state: Mapping[str, Any]) -> None:
@@ -132,58 +172,6 @@ def _check_own(state: Path) -> None:
             raise RunError(f"{state}: holds {path.name}, which no training wrote; choose another --output")
 
 
-def open_state(state: Path, wanted: str, *, online: bool = True) -> Path | None:
-    """Return the newest complete checkpoint with the fingerprint ``wanted``, and delete everything else in
-    ``state``; with another fingerprint, in an online phase, also the games beside it, which another policy played.
-
-    Raises ``DataError`` for a checkpoint whose record of the steps was damaged.
-    """
-    label = state / _LABEL
-    if state.is_dir() and not (label.is_file() and label.read_bytes() == wanted.encode()):
-        if any(state.iterdir()):
-            logger.warning("%s is of other samples or settings; training starts over", state)
-        if online:
-            _discard_games(state.parent)  # before the state, which tells whose games they are
-        discard_state(state)
-    write_atomically(label, wanted)
-    complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
-    newest = max(complete, key=checkpoint_updates, default=None)
-    _discard_all(state, but=newest)
-    try:
-        if newest is not None:
-            read_state(newest)
-    except DataError as error:
-        raise DataError(f"{error}; remove {state} to train from the start") from error
-    return newest
-
-
-class _Finished(msgspec.Struct):
-    """``training.json``."""
-
-    fingerprint: str
-    result: dict[str, Any]
-
-
-def finished_result(output: Path, wanted: str, *, online: bool = True) -> dict[str, Any] | None:
-    """Return the result written by ``record_result`` for the same fingerprint; else delete it and partial models, and
-    with another fingerprint, in an online phase, the games beside it.
-
-    Raises ``DataError`` for a file of that name that ``record_result`` did not write.
-    """
-    record = output / "training.json"
-    finished = read_json(record, _Finished) if record.exists() else None
-    if finished is not None and finished.fingerprint == wanted and (output / "checkpoint").is_dir():
-        discard_state(output / "state")
-        return finished.result
-    if online and finished is not None and finished.fingerprint != wanted:
-        _discard_games(output)  # before its record, which tells whose games they are
-    record.unlink(missing_ok=True)
-    for place in ("checkpoint", "start", "snapshots/*"):  # what a killed process was saving
-        for leftover in output.glob(unfinished_pattern(place)):
-            discard_state(leftover)
-    return None
-
-
 def record_result(output: Path, wanted: str, result: dict[str, Any]) -> None:
     """Record that the checkpoint in ``output`` is complete; only then delete the state."""
     write_atomically(output / "training.json", json.dumps({"fingerprint": wanted, "result": result}, indent=2) + "\n")
@@ -211,11 +199,6 @@ def discard_state(state: Path) -> None:
     """Delete ``state`` so that a half-deleted checkpoint never counts as complete."""
     _discard_all(state, but=None)
     shutil.rmtree(state, ignore_errors=True)
-
-
-def _discard_games(output: Path) -> None:
-    for name in ONLINE_GAMES:
-        shutil.rmtree(output / name, ignore_errors=True)
 
 
 def _discard_all(state: Path, *, but: Path | None) -> None:
