@@ -34,6 +34,7 @@ from benchmarks.play import MODEL, EndlessTaboo
 from benchmarks.steps import Ours
 from benchmarks.steps import Work as OfflineWork
 from benchmarks.training import held_gib, now
+from spag.algorithms.base import Algorithm
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
 from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
@@ -44,7 +45,6 @@ from spag.learning.loop import Loop
 from spag.learning.metrics import Row
 from spag.learning.policy import TrainedPolicy
 from spag.learning.selfplay import SelfplaySource
-from spag.learning.sources import Material
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 from spag.rollout.matchmaking import step_specs
@@ -117,11 +117,11 @@ class TimedSelfplay(SelfplaySource):
         self.player.update_weights({})  # opens the engine
         return self
 
-    def next(self, step: int, policy: TrainedPolicy) -> Material:
+    def next(self, step: int, policy: TrainedPolicy, algorithm: Algorithm) -> list[TrainingSample]:
         if self.clock is None:
             self.clock = Clock()
             self.clock.start()
-        return super().next(step, policy)
+        return super().next(step, policy, algorithm)
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
         goes_on = super().finish(step, row, samples, policy)

@@ -92,9 +92,10 @@ def taught(limit: int | None, seed: int, *, keep_held_out: bool = False) -> tupl
     chosen: dict[str, Any] = {"limit": limit, "teacher": True, "files": [teacher_path(TABOO)], "seed": seed}
     phase = PhaseConfig.model_validate({"algorithm": "imitation", "keep_held_out": keep_held_out})
     places = {"start_from": "none", "output": Path("none")}
-    source = FileSource(TrainingJob(model=ModelConfig(), game=GameConfig(), phase=phase, **places, **chosen))
-    [(_, games)] = source.next(1, None).games
-    return list(games), source.notes
+    job = TrainingJob(model=ModelConfig(), game=GameConfig(), phase=phase, **places, **chosen)
+    source = FileSource(job, phase.settings)
+    games, _ = source.read()
+    return games, source.record.get("notes", [])
 
 
 def test_games_on_held_out_words_are_left_out() -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tiny import MODEL, settings, train_tiny
 from torch import Tensor
 
+from spag.algorithms.base import Algorithm
 from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import RunError
@@ -21,7 +22,6 @@ from spag.learning.job import TrainingJob
 from spag.learning.loop import Loop
 from spag.learning.metrics import Row
 from spag.learning.policy import TrainedPolicy
-from spag.learning.sources import Material
 
 pytestmark = pytest.mark.slow
 Weights = dict[str, Tensor]
@@ -32,18 +32,14 @@ LEAST_LIKELY = -50.0
 class Written(AbstractContextManager["Written"]):
     """The same samples in every step; ``after`` is called when one is done."""
 
-    learner = None
-
-    def __init__(
-        self, steps: int, samples: Sequence[TrainingSample], after: Callable[[int, TrainedPolicy], None]
-    ) -> None:
-        self.steps, self.samples, self.after = steps, samples, after
+    def __init__(self, samples: Sequence[TrainingSample], after: Callable[[int, TrainedPolicy], None]) -> None:
+        self.samples, self.after = samples, after
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def next(self, step: int, policy: TrainedPolicy) -> Material:
-        return Material((), self.samples)
+    def next(self, step: int, policy: TrainedPolicy, algorithm: Algorithm) -> list[TrainingSample]:
+        return [*self.samples]
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
         self.after(step, policy)
@@ -84,7 +80,7 @@ def learn(
     chosen = PhaseConfig.model_validate({"algorithm": "reinforce", **defaults, "steps": steps, **options})
     output.mkdir(exist_ok=True)
     job = OneRole(model=MODEL, phase=chosen, game=GameConfig(), start_from=str(model), output=output, seed=0)
-    made = Loop(job, lambda *_: Written(steps, samples, after), None)
+    made = Loop(job, lambda *_: Written(samples, after), None)
     made.run()
     return made
 

@@ -3,8 +3,8 @@
     output/  checkpoint/ (complete or absent)  metrics.jsonl  training.json (the result)
              reference.jsonl, samples.jsonl (offline)  state/ (to resume from; removed when the checkpoint is complete)
 
-A step asks the source for games and the algorithm for credit, and trains on the samples in one or more updates. Online,
-each step is a row of metrics; files are one step, and each update is a row. Every process runs the loop; the first one
+A step asks the source for samples, with the algorithm's credit, and trains on them in one or more updates. Online, each
+step is a row of metrics; files are one step, and each update is a row. Every process runs the loop; the first one
 writes. Weights are float32 under autocast, because small updates vanish in bfloat16 weights.
 """
 
@@ -22,8 +22,7 @@ from torch import Tensor
 from spag.algorithms.base import FILLER, TokenBatch, Totals, needs_at
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import OfflineSettings
-from spag.core.episodes import SampleType, TrainingSample
-from spag.core.errors import DataError
+from spag.core.episodes import TrainingSample
 from spag.learning import checkpoints
 from spag.learning.batches import TrainingData, Update, offline_updates, online_updates
 from spag.learning.devices import make_accelerator
@@ -32,7 +31,7 @@ from spag.learning.job import TrainingJob
 from spag.learning.metrics import MetricsLog, OnProgress, Row, StepMetrics, Trackers, TrainProgress, Unit
 from spag.learning.policy import TrainedPolicy
 from spag.learning.references import LogprobCache, logprobs_of, reference_of_files
-from spag.learning.sources import Material, Source, sample_counts
+from spag.learning.sources import Source
 from spag.learning.updates import apply_gradients, checked_norm, set_learning_rate, syncing
 from spag.models.collate import Batch, EncodedSample
 from spag.models.forward import Entropy, to_device, token_scores
@@ -68,7 +67,6 @@ class Loop:
         self.progress = progress if self.is_first else None  # only one process writes the progress file
         self.fingerprint = checkpoints.phase_fingerprint(job) if self.is_first else ""  # reads all of the model
         self.total_updates = 0
-        self.counts: dict[str, Any] = {}  # of the samples of files
 
     def run(self) -> dict[str, Any]:
         """Train, write ``checkpoint/``, and return the result, or the earlier result if training is complete."""
@@ -93,21 +91,21 @@ class Loop:
             if self.online is None:
                 self._train_on_files(resume_from)
             else:
-                self.total_updates = self.source.steps * each
+                self.total_updates = self.online.steps * each
                 if resume_from is not None:
                     checkpoints.load(resume_from, self.policy)
-                for step in range(1 + rows_done, self.source.steps + 1):
+                for step in range(1 + rows_done, self.online.steps + 1):
                     if not self._train_on_play(step, self.online):
                         break
             result: dict[str, Any] = {"steps": self.updates_done // each, "trained_samples": self.samples_seen}
-            result |= self.algorithm.summary() | self.counts
+            result |= self.algorithm.summary()
             result |= {"metrics": self.metrics.last if self.metrics else {}, **self.source.results()}
         self.trackers.close()
         self._finish({**result, "seconds": round(time.perf_counter() - began, 1)})
         return result
 
     def _train_on_files(self, resume_from: Path | None) -> None:
-        """Read all games, credit them, and train; each update is a row."""
+        """Train on the samples of files; each update is a row."""
         made = self._data_of_files()
         trim_heap()
         if resume_from is not None:  # after the reference pass, which uses the start model
@@ -123,7 +121,7 @@ class Loop:
     def _train_on_play(self, step: int, online: OnlineSettings) -> bool:
         """Play, credit, train, evaluate: one online step, one row. Returns whether to go on."""
         began = time.perf_counter()
-        samples = self._credited(self.source.next(step, self.policy))
+        samples = self.source.next(step, self.policy, self.algorithm)
         played = time.perf_counter()
         made = self._data_of_play(samples, step, online)
         trim_heap()
@@ -157,27 +155,15 @@ class Loop:
             self._save_at(step)
         return goes_on
 
-    def _credited(self, material: Material) -> list[TrainingSample]:
-        """Return the samples of a step, those of its games with their credit."""
-        samples = [*material.samples]
-        for game, episodes in material.games:
-            samples += self.algorithm.credit(episodes, game, self.source.learner)
-        return samples
-
     def _data_of_files(self) -> StepData:
-        """Return the samples of files with their reference log-probabilities, and all updates. Keeps no games."""
+        """Return the samples of files with their reference log-probabilities, and all updates."""
         settings, output = self.settings, self.job.output
         assert isinstance(settings, OfflineSettings)
-        material = self.source.next(1, self.policy)
-        samples = self._credited(material)
-        only_mix = all(sample.type is SampleType.SFT for sample in samples)
-        if (only_mix and material.games) or not any(sample.completion for sample in samples):
-            raise DataError(f"{output}: no game gave a sample to train on; play more games, or train longer")
+        samples = self.source.next(1, self.policy, self.algorithm)
         # By game and turn, so that training does not depend on the order in which games finished.
         samples.sort(key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn))
         if self.is_first:
             write_rows(output / "samples.jsonl", samples)
-        self.counts = sample_counts(samples)
         generation = getattr(self.policy.bare, "generation_config", None)
         encoded = encode_samples(samples, self.policy.tokenizer, self.style, settings.max_length, generation)
         data, size = self._data(encoded, group_names(samples)), settings.global_batch_size
@@ -286,7 +272,7 @@ class Loop:
 
     def _show(self, unit: Unit, done: int, speed: float, loss: float, detail: str) -> None:
         if self.progress is not None:
-            total = self.source.steps if self.online else self.total_updates
+            total = self.online.steps if self.online else self.total_updates
             self.progress(TrainProgress(unit, done, total, speed, loss, detail))
 
     def _save_at(self, done: int) -> None:

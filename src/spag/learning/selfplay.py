@@ -24,6 +24,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from spag.algorithms.base import Algorithm
 from spag.algorithms.online_settings import RewardOverride
 from spag.algorithms.settings import SELF
 from spag.config.schema import PlannedEngine
@@ -37,7 +38,7 @@ from spag.games.base import Game, SolvedGame
 from spag.learning.metrics import MetricsLog, Row
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import is_sharded
-from spag.learning.sources import Material, Source
+from spag.learning.sources import Source
 from spag.learning.step_figures import CollapseWatch, figures, staleness
 from spag.models.adapters import use_adapter
 from spag.models.roles import adapter_name
@@ -53,13 +54,11 @@ logger = logging.getLogger(__name__)
 class SelfplaySource(Source):
     """The games of online steps. ``player`` opens the engines that play. The first process writes."""
 
-    learner = POLICY
-
     def __init__(self, player: StepPlayer, style: PromptStyle, tokenizer: PreTrainedTokenizerBase, step: int) -> None:
         settings = player.settings
         self.player, self.settings, self.seed, self.style = player, settings, player.seed, style
         self.tokenizer, self.is_first = tokenizer, player.rank == 0
-        self.steps, self.folder = settings.steps, player.folder
+        self.folder = player.folder
         self.figures: dict[str, float] = {}
         self.seconds = dict.fromkeys(("play_s", "update_weights_s", "evaluate_s"), 0.0)
         self.stopped = ""
@@ -85,7 +84,7 @@ class SelfplaySource(Source):
         finally:
             self.player.__exit__(*error)
 
-    def next(self, step: int, policy: TrainedPolicy) -> Material:
+    def next(self, step: int, policy: TrainedPolicy, algorithm: Algorithm) -> list[TrainingSample]:
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         if step in self._ahead:
             with self._timed("play_s"):
@@ -100,10 +99,10 @@ class SelfplaySource(Source):
             policy.accelerator.wait_for_everyone()  # then the other processes' games are on disk
             self.games = self.player.episodes(step)
             self.player.opponents.add(step, self.games)
-        for ahead in range(step + 1, min(step + self.settings.overlap, self.steps) + 1):
+        for ahead in range(step + 1, min(step + self.settings.overlap, self.settings.steps) + 1):
             if ahead not in self._ahead:
                 self._play_ahead(policy, ahead, step - 1)
-        return Material(self.games)
+        return [one for game, episodes in self.games for one in algorithm.credit(episodes, game, POLICY)]
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
         self.figures = {}
@@ -161,7 +160,7 @@ class SelfplaySource(Source):
     def _stops(self, step: int, row: Row) -> bool:
         """Return whether a warning of a collapse ends the phase, the same on every process."""
         found = self.watch.look(row) if self.watch else {}
-        if found and self.settings.stop_on_collapse and step < self.steps:
+        if found and self.settings.stop_on_collapse and step < self.settings.steps:
             self.stopped = f"step {step}: {'; '.join(found.values())}"
         return bool(broadcast_object_list([self.stopped])[0])
 

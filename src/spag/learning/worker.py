@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import OfflineSettings
 from spag.core.errors import RunError, SpagError, StorageError, first_line, is_out_of_memory
 from spag.learning.job import TrainingJob
 from spag.learning.loop import Loop
@@ -59,8 +59,9 @@ def run_job(job: TrainingJob, progress: OnProgress | None = None) -> dict[str, A
 
 def open_source(job: TrainingJob, policy: TrainedPolicy, step: int) -> Source:
     """Open the source of games or samples. ``step``: the steps done. Every process must call it."""
-    if not isinstance(settings := job.settings, OnlineSettings):
-        return FileSource(job)
+    settings = job.settings
+    if isinstance(settings, OfflineSettings):
+        return FileSource(job, settings)
     kind: Any = StepPlayer
     if job.cluster.actors:
         from spag.rollout.ray.steps import RayStepPlayer  # noqa: PLC0415 - ray is optional
