@@ -27,7 +27,7 @@ from spag.config.schema import ModelConfig
 from spag.learning.devices import make_accelerator
 from spag.learning.encoding import encode_samples
 from spag.learning.start import load, trainable
-from spag.models import forward, packed_attention, packing
+from spag.models import forward, packed_attention, spans
 from spag.models.collate import EncodedSample, collate
 from spag.models.forward import Capabilities, probe_capabilities
 from spag.models.loading import load_model, load_tokenizer
@@ -94,9 +94,8 @@ def test_rows_attend_in_the_calls_of_a_gpu_with_the_same_result(
     model = load_model(str(model_folder), dtype="float32", device="cpu")
     samples = sorted(encoded(model_folder), key=lambda sample: sample.input_ids)
     expected = [alone(model, sample) for sample in samples]
-    monkeypatch.setattr(packing, "_WHOLE_ON_GPU", whole)
-    plain = packing.Packing.spans
-    monkeypatch.setattr(packing.Packing, "spans", lambda row, *, on_gpu: plain(row, on_gpu=True))
+    monkeypatch.setattr(spans, "_WHOLE_ON_GPU", whole)
+    monkeypatch.setattr(packed_attention, "spans_of", lambda depths, *, on_gpu: spans.spans_of(depths, on_gpu=True))
     capabilities = probe_capabilities(model, 100)
     found = sample_logprobs(model, collate(samples, packed=True), capabilities)
     assert capabilities.packed and found.tolist() == pytest.approx(expected, rel=1e-5)
@@ -267,7 +266,7 @@ def test_checkpointed_layers_compute_attention_twice_not_three_times(
         sample_logprobs(model, batch, capabilities).sum().backward()
         counts.append(len(calls))
         gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]))
-    assert counts == [2 * len(batch["packing"].spans()) * model.config.num_hidden_layers] * 2
+    assert counts == [2 * len(spans.spans_of(batch["depths"])) * model.config.num_hidden_layers] * 2
     torch.testing.assert_close(*gradients)
 
 

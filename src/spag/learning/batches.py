@@ -17,8 +17,7 @@ from itertools import chain, groupby, islice
 import torch
 
 from spag.algorithms.base import FILLER, SFT, Totals
-from spag.models.collate import Batch, EncodedSample, collate
-from spag.models.packing import packed_length
+from spag.models.collate import Batch, EncodedSample, collate, packed_length
 
 Values = Mapping[int, Sequence[float]]
 """Values for trained tokens, by the index of their sample."""

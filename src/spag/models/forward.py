@@ -100,7 +100,7 @@ def token_scores(
     if capabilities.packed:
         arguments |= {
             "position_ids": batch["position_ids"],
-            "packed_row": PackedRow(batch["packing"], batch["input_ids"].device),
+            "packed_row": PackedRow(batch["depths"], batch["input_ids"].device),
         }
         arguments["in_checkpoint"] = capabilities.checkpointed
     if capabilities.kept:

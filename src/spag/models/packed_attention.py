@@ -1,4 +1,4 @@
-"""Attention over packed rows (``packing.py``), registered with transformers under ``ATTENTION``.
+"""Attention over packed rows (``collate.py``), registered with transformers under ``ATTENTION``.
 
 Each span of the row is one call of torch's scaled dot product attention: its queries against its ancestors' keys and
 its own. Unlike one masked call for the whole row, this computes little or nothing for tokens that do not see each
@@ -6,7 +6,7 @@ other. It works on every device, for models that pass ``packed_row`` to their at
 models do.
 
 In half precision on a GPU, one flash attention call covers the row. A chain is a stretch of the row without a fork
-(``Packing.chains``). Its keys are those of its ancestors, then its own, so the kernel needs no mask: each query sees
+(``chains_of``). Its keys are those of its ancestors, then its own, so the kernel needs no mask: each query sees
 the chain's keys up to its own. The keys of a prefix are gathered once for each chain that continues it.
 """
 
@@ -25,7 +25,7 @@ from transformers import AttentionInterface, PreTrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
-from spag.models.packing import Packing, Span
+from spag.models.spans import Span, chains_of, spans_of
 
 varlen_attn: Any = None
 if TorchVersion(torch.__version__) >= "2.13":  # what was measured; its first versions had no grouped heads
@@ -172,13 +172,13 @@ class _Gather(torch.autograd.Function):
 class PackedRow:
     """How the tokens of a packed row attend on ``device``; each form is made when it is first used."""
 
-    def __init__(self, packing: Packing, device: torch.device) -> None:
-        self.packing, self.device = packing, device
+    def __init__(self, depths: Sequence[int], device: torch.device) -> None:
+        self.depths, self.device = depths, device
         self._spans: dict[torch.dtype, list[Span]] = {}
 
     @cached_property
     def chains(self) -> Chains:
-        spans = list(self.packing.chains())
+        spans = chains_of(self.depths)
         stretches = [[*span.context, (span.start, span.stop)] for span in spans]
         sizes = [sum(stop - start for start, stop in one) for one in stretches]
         keys = torch.cat([torch.arange(start, stop) for one in stretches for start, stop in one])
@@ -190,7 +190,7 @@ class PackedRow:
     def spans(self, dtype: torch.dtype) -> list[Span]:
         """Return the spans with additive masks of ``dtype``, the fastest for the kernels."""
         if dtype not in self._spans:
-            spans = self.packing.spans(on_gpu=self.device.type != "cpu")
+            spans = spans_of(self.depths, on_gpu=self.device.type != "cpu")
             self._spans[dtype] = [replace(span, mask=self._added(span.mask, dtype)) for span in spans]
         return self._spans[dtype]
 

@@ -28,7 +28,7 @@ def completion_logprobs(
 ) -> list[list[float]]:
     """Return each prompt's completions' log-probabilities, at temperature 1: sums over their tokens and the end token.
 
-    Shared prefixes are computed once (``packing.py``), unless the model cannot attend to packed rows. ``on_scored`` is
+    Shared prefixes are computed once (``collate.py``), unless the model cannot attend to packed rows. ``on_scored`` is
     called with the number of completions after each part of the work.
     """
     end = end_token_id(tokenizer, style)

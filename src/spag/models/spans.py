@@ -1,12 +1,5 @@
-"""Packed rows: several token sequences in one row without padding; shared prefixes are computed once.
-
-The sequences of a micro-batch form a prefix tree: a prefix of several sequences (the rules of the game, the shared
-history of two moves of a game) appears once. The tree is laid out depth first; a token attends to itself and its
-ancestors, and its position is its depth. Every token sees exactly the context of its own sequence, so log-probabilities
-and gradients equal those of separate sequences, up to rounding. Upstream pads each sequence to the longest of its batch
-and recomputes every prefix.
-
-``packed_attention.py`` attends over such rows, span by span.
+"""Which stretches of a packed row (``collate.py``) attend to which, from the depths of its tokens in the tree of
+prefixes. ``packed_attention.py`` attends over the row span by span.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +9,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from spag.models.tokens import shared_length
 
 _WHOLE, _WHOLE_ON_GPU = 96, 4096
 """A subtree of at most this many tokens attends in one call: many small calls cost more than some masked-out scores.
@@ -39,29 +30,6 @@ class Span:
     mask: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """A packed row of T tokens.
-
-    ``input_ids`` and ``position_ids`` (T,) int64. ``rows``: each sequence's tokens as indices in the row, (L,) int64.
-    """
-
-    input_ids: Tensor
-    position_ids: Tensor
-    rows: list[Tensor]
-
-    def spans(self, *, on_gpu: bool = False) -> list[Span]:
-        """Return the spans, which cover 0..T in order."""
-        depths = self.position_ids.tolist()
-        ends = _ends(depths)
-        return list(_spans(_branches(depths, ends), ends, on_gpu=on_gpu))
-
-    def chains(self) -> Iterator[Span]:
-        """Yield spans without a fork inside, which cover 0..T in order; they need no mask."""
-        depths = self.position_ids.tolist()
-        yield from _chains(_branches(depths, _ends(depths)))
-
-
 @dataclass(slots=True)
 class _Branch:
     """Tokens ``start`` to ``stop`` without a fork; ``end`` is the end of all their descendants."""
@@ -72,27 +40,15 @@ class _Branch:
     children: "list[_Branch]" = field(default_factory=list)
 
 
-def pack(sequences: Sequence[Sequence[int]]) -> Packing:
-    """Lay out ``sequences``, each of at least one token, as one row.
-
-    Those with a common prefix should be adjacent: only prefixes shared with the previous sequence are computed once.
-    """
-    tokens: list[int] = []
-    depths: list[int] = []
-    rows: list[Tensor] = []
-    path: list[int] = []  # index in the row of each token of the previous sequence
-    for before, sequence in pairwise([(), *sequences]):
-        kept = shared_length(before, sequence)
-        path = path[:kept] + list(range(len(tokens), len(tokens) + len(sequence) - kept))
-        tokens.extend(sequence[kept:])
-        depths.extend(range(kept, len(sequence)))
-        rows.append(torch.tensor(path))
-    return Packing(torch.tensor(tokens), torch.tensor(depths), rows)
+def spans_of(depths: Sequence[int], *, on_gpu: bool = False) -> list[Span]:
+    """Return the spans of a row, which cover it in order. ``depths``: each token's number of ancestors."""
+    ends = _ends(depths)
+    return list(_spans(_branches(depths, ends), ends, on_gpu=on_gpu))
 
 
-def packed_length(sequences: Sequence[Sequence[int]]) -> int:
-    """Return how many tokens ``pack`` would lay out."""
-    return sum(len(sequence) - shared_length(before, sequence) for before, sequence in pairwise([(), *sequences]))
+def chains_of(depths: Sequence[int]) -> list[Span]:
+    """Return spans without a fork inside, which cover the row in order; they need no mask."""
+    return list(_chains(_branches(depths, _ends(depths))))
 
 
 def _ends(depths: Sequence[int]) -> list[int]:
