@@ -1,15 +1,15 @@
-"""From games to samples, shared by all algorithms: which role is trained, each utterance's prompt, and its sample."""
+"""What algorithms share when they credit games: their results, who is trained, rewards, and baselines."""
 
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
 from spag.algorithms.online_settings import RewardOverride
 from spag.algorithms.settings import opponent_group
-from spag.core.episodes import Episode, TrainingSample
+from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split
@@ -112,54 +112,6 @@ class RoleRewards:
         given = [self.override.tie, *self.override.tie_by_role.values()]
         paid = [low, high, *(reward for reward in given if reward is not None)]
         return max(paid) - min(paid)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A trained utterance: position ``at`` of ``episode``; ``later`` more of the same player follow."""
-
-    episode: Episode
-    role: str
-    at: int
-    later: int
-
-
-def trained_turns(episodes: Sequence[Episode], game: Game, role: str, learner: str | None) -> Iterator[Turn]:
-    """Yield the trained utterances of ``role`` in order; none after the decision, even if play went on."""
-    for episode in episodes:
-        if is_trained(episode, role, learner):
-            spoken = episode.spoken_by(role, episode.length)
-            yield from (Turn(episode, role, at, len(spoken) - 1 - number) for number, at in enumerate(spoken))
-
-
-def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | None:
-    """Return the sample of an utterance as it was sampled, after the prompt that the engine saw; ``None`` if empty.
-
-    Raises ``DataError`` if the utterance has no token ids, or its prompt is not the one that the engine saw.
-    """
-    episode, said = turn.episode, turn.episode.history[turn.at]
-    if said.token_ids is None:
-        raise DataError(f"game {episode.id!r}: utterance {turn.at + 1} has no token ids; play it with a local engine")
-    if not said.token_ids:
-        return None
-    prompt = game.prompt(game.observe(episode.before(turn.at), turn.role))
-    if said.prompt_digest not in (None, prompt_digest(prompt)):
-        what = f"utterance {turn.at + 1} answered another prompt than {game.name} gives now"
-        raise DataError(f"game {episode.id!r}: {what}; play it again")
-    return TrainingSample(
-        prompt=prompt,
-        completion=said.content,
-        reward=advantage,
-        role=f"{game.name}/{turn.role}",
-        episode_id=episode.id,
-        turn=turn.at // len(game.roles) + 1,
-        prompt_ids=said.prompt_ids,
-        completion_ids=said.token_ids,
-        logprobs=said.sampling_logprobs or said.logprobs,
-        raw_logprobs=said.logprobs if said.sampling_logprobs else None,
-        truncated=said.finish_reason == "length",
-        thinking=said.thought is not None,
-    )
 
 
 def relative_to_mean(

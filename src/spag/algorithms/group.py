@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from spag.algorithms.credit import RoleRewards, Turn, opponents_of, relative_to_mean, trained_turns
+from spag.algorithms.credit import RoleRewards, opponents_of, relative_to_mean
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.policy_gradient import PolicyGradient
+from spag.algorithms.policy_gradient import PolicyGradient, Turn, trained_turns
 from spag.core.episodes import Episode
 
 

@@ -1,4 +1,5 @@
-"""The token-level policy gradient of the online algorithms, which differ only in their advantages.
+"""The samples and the loss of the online algorithms, which differ only in their advantages: a token-level policy
+gradient.
 
 Tokens are trained as they were sampled. The engine and the trainer never agree exactly on a token's probability
 (precision, kernels, temperature, filters), and games may be some steps old; the ratio of the two is an importance
@@ -7,17 +8,67 @@ With ``overlap`` games are older, and the engine's policy played them: ratios to
 since a single update would otherwise have no trust region (its ratio to the policy before it is 1).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spag.algorithms.base import Algorithm, Metrics, Needs, TokenBatch, mean_of
-from spag.algorithms.credit import RoleRewards, Turn, as_sampled
+from spag.algorithms.credit import RoleRewards, is_trained, prompt_digest
 from spag.algorithms.online_settings import OnlineSettings, RewardOverride
 from spag.core.episodes import Episode, TrainingSample
+from spag.core.errors import DataError
 from spag.games.base import Game
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A trained utterance: position ``at`` of ``episode``; ``later`` more of the same player follow."""
+
+    episode: Episode
+    role: str
+    at: int
+    later: int
+
+
+def trained_turns(episodes: Sequence[Episode], game: Game, role: str, learner: str | None) -> Iterator[Turn]:
+    """Yield the trained utterances of ``role`` in order; none after the decision, even if play went on."""
+    for episode in episodes:
+        if is_trained(episode, role, learner):
+            spoken = episode.spoken_by(role, episode.length)
+            yield from (Turn(episode, role, at, len(spoken) - 1 - number) for number, at in enumerate(spoken))
+
+
+def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | None:
+    """Return the sample of an utterance as it was sampled, after the prompt that the engine saw; ``None`` if empty.
+
+    Raises ``DataError`` if the utterance has no token ids, or its prompt is not the one that the engine saw.
+    """
+    episode, said = turn.episode, turn.episode.history[turn.at]
+    if said.token_ids is None:
+        raise DataError(f"game {episode.id!r}: utterance {turn.at + 1} has no token ids; play it with a local engine")
+    if not said.token_ids:
+        return None
+    prompt = game.prompt(game.observe(episode.before(turn.at), turn.role))
+    if said.prompt_digest not in (None, prompt_digest(prompt)):
+        what = f"utterance {turn.at + 1} answered another prompt than {game.name} gives now"
+        raise DataError(f"game {episode.id!r}: {what}; play it again")
+    return TrainingSample(
+        prompt=prompt,
+        completion=said.content,
+        reward=advantage,
+        role=f"{game.name}/{turn.role}",
+        episode_id=episode.id,
+        turn=turn.at // len(game.roles) + 1,
+        prompt_ids=said.prompt_ids,
+        completion_ids=said.token_ids,
+        logprobs=said.sampling_logprobs or said.logprobs,
+        raw_logprobs=said.logprobs if said.sampling_logprobs else None,
+        truncated=said.finish_reason == "length",
+        thinking=said.thought is not None,
+    )
 
 
 class PolicyGradient(Algorithm):

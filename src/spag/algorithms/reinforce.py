@@ -15,17 +15,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spag.algorithms.credit import (
-    RoleRewards,
-    Turn,
-    is_trained,
-    opponents_of,
-    relative_to_mean,
-    trained_turns,
-    without_drift,
-)
+from spag.algorithms.credit import RoleRewards, is_trained, opponents_of, relative_to_mean, without_drift
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.policy_gradient import PolicyGradient
+from spag.algorithms.policy_gradient import PolicyGradient, Turn, trained_turns
 from spag.core.episodes import Episode
 from spag.core.options import Fraction
 from spag.games.base import Game

@@ -19,17 +19,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from spag.algorithms.credit import (
-    RoleRewards,
-    Turn,
-    opponents_of,
-    relative_to_mean,
-    result_of,
-    trained_turns,
-    without_drift,
-)
+from spag.algorithms.credit import RoleRewards, opponents_of, relative_to_mean, result_of, without_drift
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.policy_gradient import PolicyGradient
+from spag.algorithms.policy_gradient import PolicyGradient, Turn, trained_turns
 from spag.core.episodes import Episode
 
 
