@@ -7,14 +7,14 @@ expected gradient of a group of n games is (n - 1)/n of the exact one. Advantage
 standard deviation unless asked for, which favours tasks that are nearly decided (arXiv 2503.20783).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from spag.algorithms.credit import RoleRewards, opponents_of, relative_to_mean
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.policy_gradient import PolicyGradient, Turn, trained_turns
+from spag.algorithms.policy_gradient import PolicyGradient, Turn
 from spag.core.episodes import Episode
 
 
@@ -40,9 +40,8 @@ class Group(PolicyGradient):
     Settings: ClassVar[type[OnlineSettings]] = GroupSettings
 
     def advantages(
-        self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
-    ) -> Iterable[tuple[Turn, float]]:
-        turns = list(trained_turns(episodes, rewards.game, role, learner))
+        self, turns: Sequence[Turn], episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
+    ) -> Sequence[float]:
         played = {id(turn.episode): turn.episode for turn in turns}
         relative = relative_to_mean(
             [rewards.of(one, role) for one in played.values()],
@@ -51,4 +50,4 @@ class Group(PolicyGradient):
             normalize=self.settings.normalize_advantages,
         )
         by_game = dict(zip(played, relative, strict=True))
-        return [(turn, by_game[id(turn.episode)]) for turn in turns]
+        return [by_game[id(turn.episode)] for turn in turns]

@@ -8,7 +8,7 @@ With ``overlap`` games are older, and the engine's policy played them: ratios to
 since a single update would otherwise have no trust region (its ratio to the policy before it is 1).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,19 +88,20 @@ class PolicyGradient(Algorithm):
         return Needs(reference=kl_coef != 0.0, entropy=entropy_coef != 0.0)
 
     def advantages(
-        self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
-    ) -> Iterable[tuple[Turn, float]]:
-        """Return the trained utterances of ``role``, each with its advantage. Called once a step for each role."""
+        self, turns: Sequence[Turn], episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
+    ) -> Sequence[float]:
+        """Return the advantages of ``turns``, all trained ones of ``role`` in ``episodes``. Called once a step for each
+        role.
+        """
         raise NotImplementedError
 
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
         rewards = RoleRewards(game, self.settings.rewards.get(game.name, RewardOverride()))
-        samples = [
-            as_sampled(turn, game, advantage)
-            for role in game.roles
-            if self.settings.roles in ("both", role)
-            for turn, advantage in self.advantages(episodes, role, learner, rewards)
-        ]
+        samples: list[TrainingSample | None] = []
+        for role in (role for role in game.roles if self.settings.roles in ("both", role)):
+            turns = list(trained_turns(episodes, game, role, learner))
+            advantages = self.advantages(turns, episodes, role, learner, rewards)
+            samples += (as_sampled(turn, game, advantage) for turn, advantage in zip(turns, advantages, strict=True))
         return [sample for sample in samples if sample is not None]
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":

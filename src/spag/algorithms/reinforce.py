@@ -8,7 +8,7 @@ all games of a step in any order; opponents other than the policy itself have se
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Annotated, Any, ClassVar
@@ -17,7 +17,7 @@ from pydantic import Field
 
 from spag.algorithms.credit import RoleRewards, is_trained, opponents_of, relative_to_mean, without_drift
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.policy_gradient import PolicyGradient, Turn, trained_turns
+from spag.algorithms.policy_gradient import PolicyGradient, Turn
 from spag.core.episodes import Episode
 from spag.core.options import Fraction
 from spag.games.base import Game
@@ -50,19 +50,18 @@ class Reinforce(PolicyGradient):
         self.baselines = Baselines(settings.baseline_decay, dict((state or {}).get("baselines", {})))
 
     def advantages(
-        self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
-    ) -> Iterable[tuple[Turn, float]]:
+        self, turns: Sequence[Turn], episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
+    ) -> Sequence[float]:
         played = [episode for episode in episodes if is_trained(episode, role, learner)]
         keys = {id(episode): _baseline_key(episode, rewards.game, role, learner) for episode in played}
         paid = {id(episode): rewards.of(episode, role) for episode in played}
         baselines = self.baselines.move([(key, paid[game]) for game, key in keys.items()])
         relative = {game: paid[game] - baselines[key] for game, key in keys.items()}
-        turns = list(trained_turns(played, rewards.game, role, learner))
         advantages = [self.settings.discount**turn.later * relative[id(turn.episode)] for turn in turns]
         if not self.settings.normalize_advantages:
-            return zip(turns, without_drift(advantages, rewards.spread), strict=True)
+            return without_drift(advantages, rewards.spread)
         groups = [keys[id(turn.episode)] for turn in turns]
-        return zip(turns, relative_to_mean(advantages, groups, rewards.spread, normalize=True), strict=True)
+        return relative_to_mean(advantages, groups, rewards.spread, normalize=True)
 
     def state(self) -> dict[str, Any]:
         return {"baselines": self.baselines.values}

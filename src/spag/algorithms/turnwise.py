@@ -14,14 +14,14 @@ become certain. If rewards are differences of values and ``discount`` is 0, they
 false`` leaves them as they are.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from spag.algorithms.credit import RoleRewards, opponents_of, relative_to_mean, result_of, without_drift
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.policy_gradient import PolicyGradient, Turn, trained_turns
+from spag.algorithms.policy_gradient import PolicyGradient, Turn
 from spag.core.episodes import Episode
 
 
@@ -54,17 +54,15 @@ class Turnwise(PolicyGradient):
     Settings: ClassVar[type[OnlineSettings]] = TurnwiseSettings
 
     def advantages(
-        self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
-    ) -> Iterable[tuple[Turn, float]]:
-        turns = list(trained_turns(episodes, rewards.game, role, learner))
+        self, turns: Sequence[Turn], episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
+    ) -> Sequence[float]:
         played = {id(turn.episode): turn.episode for turn in turns}
         paid = {game: turn_rewards(episode, rewards) for game, episode in played.items()}
         returns = returns_of([(turn.later, paid[id(turn.episode)][turn.at]) for turn in turns], self.settings)
         if not self.settings.centre:
-            return zip(turns, without_drift(returns, rewards.spread), strict=True)
+            return without_drift(returns, rewards.spread)
         opponents = [opponents_of(turn.episode, role, learner) for turn in turns]
-        normalize = self.settings.normalize_advantages
-        return zip(turns, relative_to_mean(returns, opponents, rewards.spread, normalize=normalize), strict=True)
+        return relative_to_mean(returns, opponents, rewards.spread, normalize=self.settings.normalize_advantages)
 
 
 def turn_rewards(episode: Episode, final: RoleRewards) -> list[float]:
