@@ -145,7 +145,7 @@ def open_endless(work: Work, job: TrainingJob, policy: TrainedPolicy, step: int)
         rank=policy.accelerator.process_index,
         world_size=policy.accelerator.num_processes,
     )
-    return TimedSelfplay(player, PromptStyle.PLAIN, policy.tokenizer, step)
+    return TimedSelfplay(player, step)
 
 
 def train(work: Work, folder: Path) -> tuple[dict[str, float], list[dict[str, float]]]:

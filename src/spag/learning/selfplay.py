@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.algorithms.base import Algorithm
 from spag.algorithms.online_settings import RewardOverride
@@ -54,11 +53,10 @@ logger = logging.getLogger(__name__)
 class SelfplaySource(Source):
     """The games of online steps. ``player`` opens the engines that play. The first process writes."""
 
-    def __init__(self, player: StepPlayer, style: PromptStyle, tokenizer: PreTrainedTokenizerBase, step: int) -> None:
+    def __init__(self, player: StepPlayer, step: int) -> None:
         settings = player.settings
-        self.player, self.settings, self.seed, self.style = player, settings, player.seed, style
-        self.tokenizer, self.is_first = tokenizer, player.rank == 0
-        self.folder = player.folder
+        self.player, self.settings, self.seed = player, settings, player.seed
+        self.folder, self.is_first = player.folder, player.rank == 0
         self.figures: dict[str, float] = {}
         self.seconds = dict.fromkeys(("play_s", "update_weights_s", "evaluate_s"), 0.0)
         self.stopped = ""
@@ -208,7 +206,7 @@ class SelfplaySource(Source):
         exact: dict[str, float] = {}
         spoken = 0
         if isinstance(game, SolvedGame) and not is_sharded(policy.bare):  # else no process has all of the model
-            exact = figures_of(self._probabilities(policy.bare.eval(), game), game)
+            exact = figures_of(self._probabilities(policy, game), game)
         tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, derive_seed(self.seed, "evaluation"))
         for opponent in self.settings.evaluation_opponents:
             name = f"step-{step:05d}-{_file_name(game.name)}-{_file_name(opponent)}.jsonl"
@@ -237,12 +235,13 @@ class SelfplaySource(Source):
                 found.append({"game": game.name, "opponent": name, **figures, "share": share})
         return found
 
-    def _probabilities(self, policy: PreTrainedModel, game: SolvedGame) -> MoveProbabilities:
-        found = MoveProbabilities({}, {})
+    def _probabilities(self, policy: TrainedPolicy, game: SolvedGame) -> MoveProbabilities:
+        model, found = policy.bare.eval(), MoveProbabilities({}, {})
+        style = PromptStyle(self.player.policy.prompt_style)
         for role in game.roles:
             if self.settings.per_role:
-                use_adapter(policy, adapter_name(f"{game.name}/{role}"))
-            found |= probabilities_of(policy, self.tokenizer, self.style, game, [role])
+                use_adapter(model, adapter_name(f"{game.name}/{role}"))
+            found |= probabilities_of(model, policy.tokenizer, style, game, [role])
         return found
 
 

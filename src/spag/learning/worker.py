@@ -30,7 +30,6 @@ from spag.learning.metrics import OnProgress, TrainProgress
 from spag.learning.policy import TrainedPolicy
 from spag.learning.selfplay import SelfplaySource
 from spag.learning.sources import FileSource, Source
-from spag.models.tokens import PromptStyle
 from spag.rollout.steps import StepPlayer
 from spag.storage.home import expanded
 from spag.storage.machine import exit_with_parent, free_objects, usable_cores
@@ -77,7 +76,7 @@ def open_source(job: TrainingJob, policy: TrainedPolicy, step: int) -> Source:
         rank=policy.accelerator.process_index,
         world_size=policy.accelerator.num_processes,
     )
-    return SelfplaySource(player, PromptStyle(job.model.prompt_style), policy.tokenizer, step)
+    return SelfplaySource(player, step)
 
 
 @contextmanager
