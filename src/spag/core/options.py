@@ -31,10 +31,10 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 NO_NUMBER = "input should be a number, not true or false"
 
 
-def shown(value: Any, longest: int = 80) -> str:
-    """Return a value as shown in errors: on one line, truncated."""
+def shown(value: Any) -> str:
+    """Return a value as shown in errors: on one line, of at most 80 characters."""
     text = ascii(value)
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def fault_of(error: ErrorDetails) -> str:

@@ -37,9 +37,9 @@ def visible_text(text: str, *, lines: bool = False) -> str:
     return shown if lines else shown.replace("\n", "<U+000A>")
 
 
-def counted(count: int, what: str, plural: str = "") -> str:
+def counted(count: int, what: str) -> str:
     """Return a number with its noun: ``1 game``, ``1,200 games``."""
-    return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _is_hidden(text: str, position: int) -> bool:
