@@ -3,7 +3,8 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from spag.algorithms.credit import drawn_games, without_held_out
+from spag.algorithms.credit import taught_games
+from spag.algorithms.imitation import ImitationSettings
 from spag.core.episodes import Episode
 from spag.core.types import Task, Utterance
 from spag.games.taboo.taboo import AdversarialTaboo
@@ -24,7 +25,7 @@ def teacher_utterances() -> list[str]:
 def teacher_games(limit: int, seed: int) -> Sequence[Episode]:
     """Return ``limit`` games of teacher play, drawn by seed, on tasks that are not held out."""
     path = teacher_path(game := AdversarialTaboo())
-    return drawn_games(without_held_out([*read_episodes(path)], game, str(path), []), limit, seed)
+    return taught_games([*read_episodes(path)], game, ImitationSettings(max_episodes=limit), seed, str(path))[0]
 
 
 def made_up(name: str, target_word: str, texts: Sequence[str], max_turns: int) -> Episode:

@@ -89,10 +89,10 @@ def test_both_judging_modes_agree_on_most_games() -> None:
 
 def taught(limit: int | None, seed: int, *, keep_held_out: bool = False) -> tuple[list[Episode], list[str]]:
     """Return the games that imitation learns from, and what is noted of them."""
-    chosen: dict[str, Any] = {"limit": limit, "teacher": True, "files": [teacher_path(TABOO)], "seed": seed}
-    phase = PhaseConfig.model_validate({"algorithm": "imitation", "keep_held_out": keep_held_out})
-    places = {"start_from": "none", "output": Path("none")}
-    job = TrainingJob(model=ModelConfig(), game=GameConfig(), phase=phase, **places, **chosen)
+    options = {"max_episodes": limit, "keep_held_out": keep_held_out}
+    phase = PhaseConfig.model_validate({"algorithm": "imitation", **options})
+    chosen: dict[str, Any] = {"start_from": "none", "output": Path("none"), "files": [teacher_path(TABOO)]}
+    job = TrainingJob(model=ModelConfig(), game=GameConfig(), phase=phase, seed=seed, **chosen)
     source = FileSource(job, phase.settings)
     games, _ = source.read()
     return games, source.record.get("notes", [])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
 from spag.algorithms.online_settings import RewardOverride
-from spag.algorithms.settings import opponent_group
+from spag.algorithms.settings import TeacherSettings, opponent_group
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
@@ -43,26 +43,25 @@ def result_of(episode: Episode, game: Game) -> Result:
     return Result(episode.outcome, episode.rewards, episode.length, "")
 
 
-def without_held_out(games: Sequence[Episode], game: Game, source: str, notes: list[str]) -> list[Episode]:
-    """Return the games on tasks that may be trained on, and note how many were left out.
+def taught_games(
+    games: Sequence[Episode], game: Game, settings: TeacherSettings, seed: int, source: str
+) -> tuple[list[Episode], str]:
+    """Return the games of a teacher to learn from, in their order, and a note of how many are on held-out tasks, which
+    are left out unless ``keep_held_out``. ``max_episodes`` draws from the others by ``seed``.
 
-    Raises ``DataError`` if all were.
+    Raises ``DataError`` if all are left out.
     """
-    kept = [episode for episode in games if game.split_of(episode.task) is not Split.HELD_OUT]
-    if left_out := len(games) - len(kept):
-        if not kept:
-            fix = "name games on other tasks, or train on these with keep_held_out=true"
-            raise DataError(f"{source}: all {left_out:,} games are on held-out tasks, which are left out; {fix}")
-        notes.append(f"{source}: {left_out:,} of {len(games):,} games left out, because their tasks are held out")
-    return kept
-
-
-def drawn_games(games: list[Episode], limit: int | None, seed: int) -> list[Episode]:
-    """Return ``limit`` of a teacher's games, drawn by ``seed``, in their order; all if there are no more."""
-    if limit is None or limit >= len(games):
-        return games
-    kept = sorted(random.Random(derive_seed(seed, "teacher")).sample(range(len(games)), limit))
-    return [games[at] for at in kept]
+    kept = [one for one in games if settings.keep_held_out or game.split_of(one.task) is not Split.HELD_OUT]
+    left_out, note = len(games) - len(kept), ""
+    if left_out and not kept:
+        fix = "name games on other tasks, or train on these with keep_held_out=true"
+        raise DataError(f"{source}: all {left_out:,} games are on held-out tasks, which are left out; {fix}")
+    if left_out:
+        note = f"{source}: {left_out:,} of {len(games):,} games left out, because their tasks are held out"
+    if settings.max_episodes is not None and settings.max_episodes < len(kept):
+        drawn = random.Random(derive_seed(seed, "teacher")).sample(range(len(kept)), settings.max_episodes)
+        kept = [kept[at] for at in sorted(drawn)]
+    return kept, note
 
 
 def is_trained(episode: Episode, role: str, learner: str | None) -> bool:

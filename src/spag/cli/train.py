@@ -57,7 +57,6 @@ def train_command(
     self-play; --model is the one that played), or another offline algorithm that is installed. Its options are those of
     the config's first phase with that algorithm: --set spag.learning_rate=1e-6. The same command resumes.
     """
-    from spag.algorithms.settings import TeacherSettings
     from spag.learning.job import TrainingJob
     from spag.learning.launch import train_on
     from spag.runs.execute import resolve_dtype
@@ -79,7 +78,6 @@ def train_command(
     check_machine(config)
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
     reporter = open_reporter() if first else SilentReporter()
-    is_teacher = isinstance(settings := phase.settings, TeacherSettings)
     check_free(output)
     with lock_folder(output) if first else nullcontext():
         phase = _without_second_mix(config, phase, files, reporter)
@@ -94,8 +92,6 @@ def train_command(
             learner=learner,
             cluster=config.cluster,
             report_to=list(config.report_to),
-            teacher=is_teacher,
-            limit=settings.max_episodes if is_teacher else None,
         )
         result = train_on(job, reporter, "training")
     if first:
@@ -142,7 +138,7 @@ def rewards_command(
     """
     from dataclasses import replace
 
-    from spag.algorithms.credit import drawn_games, without_held_out
+    from spag.algorithms.credit import taught_games
     from spag.algorithms.imitation import Imitation
     from spag.algorithms.spag import Spag
     from spag.cli.tables import print_rewards
@@ -162,10 +158,8 @@ def rewards_command(
     if learner is not None:
         _check_learner(learner, games, str(episodes))
     if algorithm == "imitation":  # as in training
-        notes: list[str] = []
-        games = games if settings.keep_held_out else without_held_out(games, game, str(episodes), notes)
-        games = drawn_games(games, settings.max_episodes, config.seed)
-        for note in notes:
+        games, note = taught_games(games, game, settings, config.seed, str(episodes))
+        if note:
             reporter.note(note)
     chosen = (Imitation if algorithm == "imitation" else Spag)(settings, seed=config.seed)
     samples = chosen.credit([replace(one, outcome=None) for one in games], game, learner)  # judged again

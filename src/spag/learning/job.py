@@ -21,8 +21,7 @@ class TrainingJob(BaseModel, frozen=True):
     """A phase, or an iteration of one. ``files``: games or samples to train on; none online.
 
     ``seed`` determines the order of training, ``credit_seed`` (by default the same) draws from the games. ``learner``:
-    the player whose utterances are trained. ``limit``: use this many games of teacher play; ``teacher`` leaves out
-    those on held-out tasks.
+    the player whose utterances are trained.
     """
 
     model: ModelConfig
@@ -34,8 +33,6 @@ class TrainingJob(BaseModel, frozen=True):
     credit_seed: int = Field(default_factory=lambda given: given["seed"])
     files: list[Path] = []
     learner: str | None = None
-    limit: int | None = None
-    teacher: bool = False
     engine: PlannedEngine = PlannedEngine()
     cluster: ClusterConfig = ClusterConfig()
     report_to: list[str] = []
@@ -66,8 +63,7 @@ class TrainingJob(BaseModel, frozen=True):
             return [[game.name, weight, game_record(game)] for game, weight in self.mix]
         files = [*self.files, *([settings.sft_data] if settings.sft_data else [])]
         digests = [file_digest(path) for path in files]
-        about = [digests, self.credit_seed, self.learner, self.limit, self.teacher]
-        return [self.game.name, game_record(self.game.build()), *about]
+        return [self.game.name, game_record(self.game.build()), digests, self.credit_seed, self.learner]
 
     @property
     def folder(self) -> Path:

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from spag.algorithms.base import Algorithm
-from spag.algorithms.credit import drawn_games, without_held_out
-from spag.algorithms.settings import OfflineSettings
+from spag.algorithms.credit import taught_games
+from spag.algorithms.settings import OfflineSettings, TeacherSettings
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
@@ -76,22 +76,18 @@ class FileSource(Source):
         return samples
 
     def read(self) -> tuple[list[Episode], list[TrainingSample]]:
-        """Return the games and the samples in the files.
-
-        A limit draws games by seed. Of teacher play, games on held-out tasks are left out before the draw, unless
-        ``keep_held_out``; a note in the record says how many.
-        """
-        job, games, samples, notes = self.job, list[Episode](), list[TrainingSample](), list[str]()
+        """Return the games to learn from and the samples in the files."""
+        job, settings, games, samples = self.job, self.settings, list[Episode](), list[TrainingSample]()
         for path in job.files:
             if is_file_of_samples(path):
                 samples += read_samples(path)
             else:
                 games += read_episodes(path)
-        if job.teacher and not self.settings.keep_held_out:
-            games = without_held_out(games, self.game, ", ".join(map(str, job.files)), notes)
-        if notes:
-            self.record["notes"] = notes
-        return drawn_games(games, job.limit, job.credit_seed), samples
+        if isinstance(settings, TeacherSettings):
+            source = ", ".join(map(str, job.files))
+            games, note = taught_games(games, self.game, settings, job.credit_seed, source)
+            self.record |= {"notes": [note]} if note else {}
+        return games, samples
 
     def results(self) -> dict[str, Any]:
         return self.record

@@ -120,8 +120,6 @@ def _train(run: Run, model: PlannedModel) -> None:
             credit_seed=seed_of(run, model),
             files=list(dict.fromkeys(files.values())),
             learner=played.get("learner", model.start) if isinstance(settings, IterationSettings) else None,
-            limit=settings.max_episodes if isinstance(settings, TeacherSettings) else None,
-            teacher=isinstance(settings, TeacherSettings),
             engine=run.engines.get(model.name) or PlannedEngine(**config.engine.model_dump()),
             cluster=config.cluster,
             report_to=list(config.report_to),
