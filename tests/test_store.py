@@ -77,8 +77,9 @@ def test_a_torn_last_line_is_cut_off_and_only_that(tmp_path: Path, torn: bytes) 
         store.append(episode(0))
     with path.open("ab") as stream:
         stream.write(torn)
+    whole = path.stat().st_size - len(torn)
     with JsonlStore(path) as store:
-        assert store.torn_bytes == len(torn)
+        assert path.stat().st_size == whole
         store.append(episode(1))
     assert [e.id for e in read_episodes(path)] == ["g0", "g1"]
 
@@ -125,7 +126,7 @@ def test_a_foreign_file_is_never_touched(tmp_path: Path, content: bytes) -> None
 def test_a_file_that_is_one_torn_row_becomes_empty(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "e.jsonl"
     path.write_bytes(torn)
-    assert cut_torn_line(path, b'{"task":{"id":') == len(torn)
+    cut_torn_line(path, b'{"task":{"id":')
     assert path.read_bytes() == b""
 
 

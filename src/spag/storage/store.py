@@ -40,31 +40,28 @@ _HEAD = 64
 _NOT_OURS = "{}: does not {} with a row of JSON lines, so nothing is added to it; choose another output"
 
 
-def cut_torn_line(path: Path, start: bytes = b'{"') -> int:
-    """Make a file of JSON lines ready for appending; return how many bytes were cut off. A missing file is fine.
+def cut_torn_line(path: Path, start: bytes = b'{"') -> None:
+    """Make a file of JSON lines ready for appending. A missing file is fine.
 
     An incomplete last row, as after a crash, is cut off; a complete one gets its missing line break. ``start``: the
     beginning of every row, checked if it would be the only row. A file that begins or ends with anything else is not
     ours and stays as it is: ``DataError``.
     """
     if not is_file_there(path):
-        return 0
+        return
     with storage_errors(path), path.open("rb+") as stream:
         begin, tail = _unterminated(stream)
         stream.seek(0)
         if begin and stream.read(_HEAD).removeprefix(codecs.BOM_UTF8).lstrip(PADDING + b"\n")[:1] not in (b"", b"{"):
             raise DataError(_NOT_OURS.format(path, "begin"))
-        if not tail:
-            return 0
         if len(tail) <= MAX_LINE and is_torn(tail, b"" if begin else start):
             stream.truncate(begin)
-            return len(tail)
-        row = tail.rstrip(PADDING)
-        _check_object(row, path)
-        stream.truncate(begin + len(row))
-        stream.seek(begin + len(row))
-        stream.write(b"\n")
-    return 0
+        elif tail:
+            row = tail.rstrip(PADDING)
+            _check_object(row, path)
+            stream.truncate(begin + len(row))
+            stream.seek(begin + len(row))
+            stream.write(b"\n")
 
 
 def _unterminated(stream: BinaryIO) -> tuple[int, bytes]:
@@ -94,7 +91,7 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
 
     def __init__(self, path: Path, start: bytes = b'{"') -> None:
         self.path = path
-        self.torn_bytes = cut_torn_line(path, start)
+        cut_torn_line(path, start)
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
