@@ -3,6 +3,7 @@ which ignores SIGTERM like one that hangs in NCCL.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fake_vllm import GIB, FakeGPU, installed
 from spag.config.schema import PlannedEngine
 from spag.engines.vllm import pool as vllm_pool
 from spag.engines.vllm import worker
@@ -95,6 +97,25 @@ def test_a_replica_that_fails_is_noticed_while_its_child_hangs(monkeypatch: pyte
 def test_a_worker_without_its_pool_lets_vllm_end_by_itself() -> None:
     """vLLM 0.32.0 waits 5 s for its processes (VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS), and 4 s after it ended them."""
     assert 5 + 4 < worker._GRACE_S < vllm_pool._CLOSING_SECONDS
+
+
+def test_a_worker_whose_pool_is_gone_when_it_answers_shuts_vllm_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its group is not killed here, as if the pool had been: what vLLM holds and started must end by itself."""
+    gpu = FakeGPU.of(tmp_path / "gpu", GIB * 24)
+    environment = installed(tmp_path / "packages", gpu, GIB)
+    monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
+    arguments = {"model": str(tmp_path), "gpu_memory_utilization": 0.5, "weight_transfer_config": {"backend": "ipc"}}
+    replica = vllm_pool.VLLMReplica((arguments, (), 258), environment)
+    assert replica.receive() is None and gpu.free == 12 * GIB
+    process = replica._process
+    process.send_signal(signal.SIGSTOP)
+    replica.send(worker.WorkerRequest("1", [0], {"stop_token_ids": [1]}, 0))
+    replica.pipe.close()
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0 and gpu.free == gpu.total
+    replica.close()
 
 
 def test_a_replica_that_was_closed_kills_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:

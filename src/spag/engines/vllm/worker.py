@@ -89,7 +89,7 @@ def serve(pipe: Connection) -> None:
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
     engine.collective_rpc("extend_sampler", args=(token_count,))
     weights = ServedWeights(engine, arguments["model"], folders, arguments["weight_transfer_config"]["backend"])
-    pipe.send(None)
+    _send(pipe, None)
     cold, shown = True, 0.0
     while True:
         while not messages.empty() or not engine.has_unfinished_requests():
@@ -107,12 +107,17 @@ def serve(pipe: Connection) -> None:
                     break  # one prefill fills the cache with the rules shared by all games
             else:
                 cold = True
-                pipe.send(getattr(weights, message.method)(*message.arguments))
+                _send(pipe, getattr(weights, message.method)(*message.arguments))
         outputs, now = engine.step(), time.monotonic()
         show = len(outputs) <= WATCHED and now - shown >= _SHOWN_S
         shown = now if show else shown
         if sent := [_output(output) for output in outputs if show or output.finished]:
-            pipe.send(sent)
+            _send(pipe, sent)
+
+
+def _send(pipe: Connection, answer: Any) -> None:
+    with suppress(ConnectionError):  # the pool is gone, and the last message of ``_read`` says so
+        pipe.send(answer)
 
 
 def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]") -> None:
@@ -157,8 +162,7 @@ def main() -> None:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})  # before torch counts its threads
     status = 1
     try:
-        with suppress(BrokenPipeError):  # the pool is gone
-            serve(Connection(int(sys.argv[1])))
+        serve(Connection(int(sys.argv[1])))
         status = 0
     finally:
         if status:
