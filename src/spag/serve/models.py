@@ -49,7 +49,7 @@ class EndpointModel:
             if not plain:
                 fix = "send messages, or serve it with --set model.prompt_style=plain"
                 raise RefusedError(f"prompt: {self.name} is served with prompt_style chat; {fix}", field="prompt")
-            return [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
+            return asked.prompt
         messages = [message.plain() for message in asked.messages]
         if not plain:
             try:

@@ -4,14 +4,13 @@ A field with a neutral value (``presence_penalty=0``) may be sent with that valu
 ``min_tokens`` are vLLM's.
 """
 
-import re
 import secrets
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -38,8 +37,8 @@ NEUTRAL: dict[str, Any] = {
 LABELS = {"user", "metadata"}
 """Fields about the client; they are ignored."""
 
-_BRANCH = re.compile(r"(?:constrained-)?str|list\[.*")  # pydantic's names of the types that a value may have
-
+OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+"""Of a list of texts: one alone may be sent in its place."""
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -72,7 +71,7 @@ class _Asked(_Fields):
     max_tokens: int = Field(16, ge=1)  # OpenAI's default
     min_tokens: int = Field(0, ge=0)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] = []
+    stop: Annotated[list[Stop], Field(max_length=4), OneOrMore] = []
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
 
@@ -80,7 +79,7 @@ class _Asked(_Fields):
 class CompletionAsked(_Asked):
     """The body of ``POST /v1/completions``. ``logprobs`` 0 requests those of sampled tokens; others have none."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
+    prompt: Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES), OneOrMore]
     logprobs: Literal[0] | None = None
 
     @field_validator("logprobs", mode="before")
@@ -99,11 +98,15 @@ class _Part(_Fields):
     text: str
 
 
+Parts = BeforeValidator(lambda value: [{"type": "text", "text": value}] if isinstance(value, str) else value)
+"""Of a list of parts: a text may be sent in its place."""
+
+
 class Message(_Fields):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_Part]
+    content: Annotated[list[_Part], Parts]
     name: str | None = None
 
     @model_validator(mode="before")
@@ -117,7 +120,7 @@ class Message(_Fields):
 
     def plain(self) -> dict[str, str]:
         """Return the message in the form for chat templates."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        text = "".join(part.text for part in self.content)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
@@ -166,19 +169,10 @@ def read_request(body: bytes, kind: type[Asked]) -> Asked:
     try:
         return kind.model_validate(sent)
     except ValidationError as error:
-        first = _first_fault(error.errors())
-        field = ".".join(str(part) for part in first["loc"] if not _BRANCH.fullmatch(str(part))) or "the request"
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the request"
         says = "is not supported here" if first["type"] in ("extra_forbidden", "literal_error") else str(first["msg"])
         raise RefusedError(f"{field}: {says[:1].lower()}{says[1:]}", field=field) from error
-
-
-def _first_fault(errors: Sequence[Any]) -> Any:
-    """Return the first error. A value that may be text or a list has one for each: the one that fits it best."""
-    place = errors[0]["loc"]
-    if not place or not _BRANCH.fullmatch(str(place[-1])):
-        return errors[0]
-    same = [error for error in errors if error["loc"][: len(place) - 1] == place[:-1]]
-    return max(same, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
 
 
 def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request]:
@@ -197,8 +191,7 @@ def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request
         min_new_tokens=min(asked.min_tokens, asked.max_tokens),
     )
     seed = secrets.randbits(62) if asked.seed is None else asked.seed
-    stops = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop)
     return [
-        Request(f"{name}-{index}", prompt, sampling, derive_seed(seed, str(index)), stops)
+        Request(f"{name}-{index}", prompt, sampling, derive_seed(seed, str(index)), tuple(asked.stop))
         for index, prompt in enumerate(prompt for prompt in prompts for _ in range(asked.n))
     ]
