@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from spag.algorithms.settings import LoraConfig as LoraSettings
 from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import ModelConfig
-from spag.core.errors import ConfigError, EngineError, ModelError
+from spag.core.errors import ConfigError, EngineError, ModelError, first_line
 from spag.core.options import SamplingConfig
 from spag.engines.base import Request
 from spag.engines.transformers.engine import TransformersEngine
@@ -28,7 +28,7 @@ from spag.learning.devices import make_accelerator
 from spag.learning.start import trainable
 from spag.models.finding import adapter_base, model_type, read_adapter, resolve_model
 from spag.models.loading import checked_device, load_model, load_tokenizer, save_model
-from spag.models.refusals import described, library_errors
+from spag.models.refusals import library_errors
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import read_shape
 from tiny_model import make_model
@@ -409,15 +409,15 @@ PASSED = [KeyboardInterrupt(), SystemExit(), ModelError("ours"), ConfigError("ou
 
 @pytest.mark.parametrize("error", TRANSLATED + PASSED, ids=lambda error: type(error).__name__)
 def test_only_what_libraries_raise_is_translated(error: BaseException) -> None:
-    with pytest.raises(BaseException) as caught, library_errors(lambda error: EngineError(described(error))):
+    with pytest.raises(BaseException) as caught, library_errors(lambda error: EngineError(first_line(error))):
         raise error
     assert isinstance(caught.value, EngineError) if error in TRANSLATED else caught.value is error
 
 
 def test_what_announces_another_line_brings_it_along() -> None:
-    assert described(ValueError("first\nsecond")) == "first"
-    assert described(ValueError("Error in x:\n    size mismatch\nthird")) == "Error in x: size mismatch"
-    assert described(KeyError()) == "KeyError"
+    assert first_line(ValueError("first\nsecond")) == "first"
+    assert first_line(ValueError("Error in x:\n    size mismatch\nthird")) == "Error in x: size mismatch"
+    assert first_line(KeyError()) == "KeyError"
 
 
 def test_a_models_type_is_read_from_whatever_is_there(folder: Path) -> None:

@@ -56,6 +56,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(text in said for text in texts)
 
 
-def first_line(error: Exception, longest: int = 300) -> str:
-    """Return the message of another library's error as one line of at most ``longest`` characters."""
-    return str(error).strip().partition("\n")[0][:longest] or type(error).__name__
+def first_line(error: BaseException, longest: int = 300) -> str:
+    """Return the message of another library's error as one line of at most ``longest`` characters: its first line, and
+    the next if the first only introduces it.
+    """
+    lines = [" ".join(line.split()) for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:longest]

@@ -9,12 +9,12 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 from yaml import YAMLError
 
-from spag.core.errors import ModelError
+from spag.core.errors import ModelError, first_line
 from spag.export.training import ancestry, trained_games
 from spag.games.base import Game, is_competitive
 from spag.games.registry import settings_of
 from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
-from spag.models.refusals import described, library_errors
+from spag.models.refusals import library_errors
 from spag.runs.reading import RunFolder
 from spag.storage.home import expanded
 
@@ -79,7 +79,7 @@ def license_of(base: str | None) -> str:
         path = Path(cached) if isinstance(cached, str) else expanded(base or ".") / "README.md"
         if base is None or not path.is_file():
             return UNKNOWN
-        with library_errors(lambda error: ModelError(f"{path}: {described(error)}"), also=(YAMLError,)):
+        with library_errors(lambda error: ModelError(f"{path}: {first_line(error)}"), also=(YAMLError,)):
             found = ModelCard.load(path, ignore_metadata_errors=True).data.get("license")
     except ModelError:  # a home folder of the machine that trained, or a broken card
         return UNKNOWN

@@ -24,12 +24,12 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import FREE_TO_CHANGE
-from spag.core.errors import DataError, RunError, is_out_of_memory
+from spag.core.errors import DataError, RunError, first_line, is_out_of_memory
 from spag.learning.job import TrainingJob
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import check_resumable, load_shares, save_shares
 from spag.models.identity import weights_digest
-from spag.models.refusals import described, library_errors
+from spag.models.refusals import library_errors
 from spag.storage.jsonfile import read_json
 from spag.storage.store import sync_files, unfinished_pattern, write_atomically, write_json
 
@@ -159,7 +159,7 @@ def resuming(checkpoint: Path) -> AbstractContextManager[None]:
         if is_out_of_memory(error):
             return RunError(f"{checkpoint}: out of memory while it was read; free memory, then retry: training resumes")
         fix = f"remove {checkpoint.parent} to train from the start"
-        return RunError(f"{checkpoint}: cannot be resumed, a file of it is damaged ({described(error, 120)}); {fix}")
+        return RunError(f"{checkpoint}: cannot be resumed, a file of it is damaged ({first_line(error, 120)}); {fix}")
 
     return library_errors(explain, also=(CheckpointException, PickleError))
 

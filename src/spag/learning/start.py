@@ -18,11 +18,11 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 
 from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, first_line
 from spag.models.finding import adapter_base
 from spag.models.forward import Capabilities, probe_capabilities, set_packed_attention
 from spag.models.loading import load_adapters, load_model
-from spag.models.refusals import described, library_errors
+from spag.models.refusals import library_errors
 from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role
 from spag.storage.home import expanded
 
@@ -154,7 +154,7 @@ def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model
         task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules
     )
     torch.manual_seed(seed)
-    with library_errors(lambda error: ConfigError(f"lora: {model} takes no such adapter: {described(error)}")):
+    with library_errors(lambda error: ConfigError(f"lora: {model} takes no such adapter: {first_line(error)}")):
         if isinstance(policy, peft.PeftModel):
             policy.add_adapter(name, settings)
             return policy

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from spag.core.errors import ModelError, first_line
 from spag.models.baichuan import BaichuanConfig, BaichuanForCausalLM
 from spag.models.finding import BAICHUAN, CONFIG, GENERATION_CONFIG
-from spag.models.refusals import described, library_errors
+from spag.models.refusals import library_errors
 from spag.models.roles import read_description
 from spag.models.spm import fast_tokenizer
 from spag.models.weights import refuse_unless_equal
@@ -43,7 +43,8 @@ def convert_model(source: Path, output: Path, note: Callable[[str], None] = lamb
         if (source / GENERATION_CONFIG).is_file():
             write_json(folder / GENERATION_CONFIG, read_description(source / GENERATION_CONFIG, dict, _FIX))
         note("converting the tokenizer")
-        with library_errors(lambda error: ModelError(f"{source}: its tokenizer is broken: {described(error)}; {_FIX}")):
+        fault = f"{source}: its tokenizer is broken"
+        with library_errors(lambda error: ModelError(f"{fault}: {first_line(error)}; {_FIX}")):
             _convert_tokenizer(source, folder)
         _convert_weights(source, folder, BaichuanConfig.from_dict(config), note)
         sync_files(folder)
@@ -58,7 +59,7 @@ def _read_config(source: Path) -> dict[str, Any]:
     if config.get("model_type") != BAICHUAN:
         known = "only Baichuan2-13B is converted; other models load as they are, or from a revision with safetensors"
         raise ModelError(f"{file}: model_type is {config.get('model_type')!r}; {known}")
-    with library_errors(lambda error: ModelError(f"{file}: {described(error)}")):
+    with library_errors(lambda error: ModelError(f"{file}: {first_line(error)}")):
         BaichuanConfig.from_dict(config)
     of_code = ("auto_map", "tokenizer_class", "_from_model_config")
     return {key: value for key, value in config.items() if key not in of_code}

@@ -16,10 +16,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
 from transformers.utils import logging as transformers_logging
 
-from spag.core.errors import ModelError
+from spag.core.errors import ModelError, first_line
 from spag.models.finding import cache_folder
 from spag.models.loading import quietly, save_model
-from spag.models.refusals import described, library_errors
+from spag.models.refusals import library_errors
 from spag.storage.disk import storage_errors
 from spag.storage.store import file_digest, folder_beside
 
@@ -40,7 +40,7 @@ def dequantised(source: Path) -> Path:
     logger.info("converting %s into %s (once)", source.name, folder)
     file = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
     fault = f"{source}: transformers cannot load this GGUF file"
-    with library_errors(lambda error: ModelError(f"{fault}: {described(error)}; download it again")), _read_once():
+    with library_errors(lambda error: ModelError(f"{fault}: {first_line(error)}; download it again")), _read_once():
         tokenizer = AutoTokenizer.from_pretrained(**file)
         model = AutoModelForCausalLM.from_pretrained(**file, dtype=torch.float32)
         model.hf_quantizer = None  # which would refuse to save the weights, plain as they are now

@@ -91,12 +91,6 @@ def loading(name: str, source: str, *, trust_remote_code: bool = False) -> Abstr
     return library_errors(lambda error: ModelError(_load_failure(name, source, error, trust_remote_code)))
 
 
-def described(error: BaseException, longest: int = 300) -> str:
-    """Return an error's message on one line: its first line, and the next if the first only introduces it."""
-    lines = [" ".join(line.split()) for line in str(error).strip().splitlines()] or [type(error).__name__]
-    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:longest]
-
-
 def _load_failure(name: str, source: str, error: BaseException, trust_remote_code: bool) -> str:
     """Return why ``name``, read from ``source``, cannot be loaded, and the fix."""
     text, conversion = str(error), _conversion(name, source)
@@ -106,24 +100,25 @@ def _load_failure(name: str, source: str, error: BaseException, trust_remote_cod
         fix = conversion or "convert it first or choose a revision that has them"
         return f"{name}: no safetensors weights found (pickled weights are never loaded); {fix}"
     if trust_remote_code and _in_own_code(error):
-        import transformers  # noqa: PLC0415 - imports torch
+        from transformers import __version__ as version  # noqa: PLC0415 - imports torch
 
         fix = conversion or "use a version of transformers that it was written for"
-        return f"{name}: its own code fails on transformers {transformers.__version__} ({described(error, 120)}); {fix}"
+        return f"{name}: its own code fails on transformers {version} ({first_line(error, 120)}); {fix}"
     return f"{name}: {_broken(source, error)}"
 
 
 def _broken(source: str, error: BaseException) -> str:
     if not Path(source).exists():
-        return f"{_UNREACHABLE}: {described(error)}"
+        return f"{_UNREACHABLE}: {first_line(error)}"
     if isinstance(error, SafetensorError):
-        return f"a weights file is cut short or no safetensors file ({described(error)}); download it again"
+        return f"a weights file is cut short or no safetensors file ({first_line(error)}); download it again"
     if is_out_of_memory(error):
         fix = "take a smaller model, another dtype or another device"
-        return f"not enough memory to load it ({described(error, 120)}); {fix}"
+        return f"not enough memory to load it ({first_line(error, 120)}); {fix}"
     # The messages of these say little.
     terse = isinstance(error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError)
-    return f"cannot be loaded: {f'a file of it is broken: {type(error).__name__}: ' if terse else ''}{described(error)}"
+    kind = f"a file of it is broken: {type(error).__name__}: " if terse else ""
+    return f"cannot be loaded: {kind}{first_line(error)}"
 
 
 def _in_own_code(error: BaseException) -> bool:

@@ -6,9 +6,9 @@ from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from spag.core.errors import ModelError
+from spag.core.errors import ModelError, first_line
 from spag.core.thinking import ANSWER, CLOSE, END_OF_ANSWER, OPEN, answered
-from spag.models.refusals import described, library_errors
+from spag.models.refusals import library_errors
 from spag.models.templates import render
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def chat_text(
     if tokenizer.chat_template is None:
         raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
     fault, fix = f"{tokenizer.name_or_path}: its chat template fails", "fix it, or use prompt_style plain"
-    with library_errors(lambda error: ModelError(f"{fault} ({described(error, 200)}); {fix}")):
+    with library_errors(lambda error: ModelError(f"{fault} ({first_line(error, 200)}); {fix}")):
         values = {**tokenizer.special_tokens_map, "add_generation_prompt": reply_follows, "enable_thinking": thinking}
         text = render(tokenizer.get_chat_template(), messages=messages, tools=None, documents=None, **values)
     if reply_follows and not thinking and (begun := text.rstrip()).endswith(OPEN):

@@ -12,10 +12,10 @@ from typing import Any
 
 from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
-from spag.core.errors import ConfigError, ModelError
+from spag.core.errors import ConfigError, ModelError, first_line
 from spag.core.visible import counted
 from spag.models.finding import adapter_base
-from spag.models.refusals import check_reachable, described, library_errors
+from spag.models.refusals import check_reachable, library_errors
 from spag.models.roles import models_of
 from spag.storage.home import expanded
 from spag.storage.machine import memory_bytes, usable_cores
@@ -110,7 +110,7 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
     import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
 
     fix = "give a folder that holds its config.json, which is all a plan needs (--set model.name=FOLDER)"
-    with library_errors(lambda error: ModelError(f"{name}: its config cannot be read ({described(error)}); {fix}")):
+    with library_errors(lambda error: ModelError(f"{name}: its config cannot be read ({first_line(error)}); {fix}")):
         if not (place := expanded(name)).exists():
             check_reachable(name)
         config = AutoConfig.from_pretrained(str(place), trust_remote_code=trust_remote_code)

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from spag.core.errors import EngineError, ModelError, is_out_of_memory
+from spag.core.errors import EngineError, ModelError, first_line, is_out_of_memory
 from spag.engines.transformers.slots import ALL_LAYERS, ATTENTION, SlotCache, attention_mask, attention_windows
 from spag.models.adapters import use_adapter
 from spag.models.packed_attention import UNSUPPORTED, short_length
-from spag.models.refusals import described
 
 _LONG, _SHORT = 9, 4
 """Tokens of the two rows that are tried: of unequal length, so that one of them is padded."""
@@ -64,7 +63,7 @@ class SlotModel:
             if is_out_of_memory(error):
                 what = "out of memory at a model's first tokens; take a smaller one or another dtype"
                 raise EngineError(what) from error
-            return described(error, 120)
+            return first_line(error, 120)
         spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)
         tolerance = _TOLERANCE if plain.dtype is model.dtype is torch.float32 else _HALF_TOLERANCE
         differs = (found - expected).norm(dim=-1) > tolerance * spread  # never where weights are broken: poll tells

@@ -130,7 +130,7 @@ class EngineGroup:
         if not here.done():
             return replace(found, error="NCCL did not return in time")
         failure = here.exception()
-        return replace(found, error=first_line(failure) if isinstance(failure, Exception) else "")
+        return replace(found, error=first_line(failure) if failure else "")
 
     def _refuse(self, reason: str) -> None:
         self.refused = True
