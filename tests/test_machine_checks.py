@@ -31,7 +31,7 @@ def online(*changes: str) -> RunConfig:
 @pytest.fixture
 def eight_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: 8)
-    monkeypatch.setattr(machine_checks, "backend_here", lambda config: Backend.VLLM)
+    monkeypatch.setattr(machine_checks, "backend_here", lambda *_: Backend.VLLM)
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -52,7 +52,7 @@ def test_each_process_that_plays_needs_gpus_of_its_own(monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "8")  # torchrun on two machines
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     check_machine(online("engine.tensor_parallel=2"))
-    monkeypatch.setattr(machine_checks, "backend_here", lambda config: Backend.TRANSFORMERS)
+    monkeypatch.setattr(machine_checks, "backend_here", lambda *_: Backend.TRANSFORMERS)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     check_machine(online("engine.tensor_parallel=2"))
 
@@ -156,8 +156,7 @@ def test_vllm_must_be_able_to_split_the_heads(
 def test_vllm_must_be_able_to_take_an_adapter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, object], has: str
 ) -> None:
-    for module in ("runs.machine_checks", "engines.opening"):
-        monkeypatch.setattr(f"spag.{module}.installed_vllm", lambda: ("0.32", True))
+    monkeypatch.setattr("spag.engines.opening.installed_vllm", lambda: ("0.32", True))
     base, adapter = tmp_path / "base", tmp_path / "adapter"
     base.mkdir()
     adapter.mkdir()

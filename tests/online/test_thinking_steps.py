@@ -23,7 +23,7 @@ from spag.learning.encoding import encode_sampled, encode_samples
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opens_thought
 from spag.rollout.runner import PlayStats, game_specs, play
-from spag.runs import checks, machine_checks
+from spag.runs import checks
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model
 
@@ -175,7 +175,7 @@ def test_a_chat_needs_the_templates_of_all_models_at_once(thinker: Path, tmp_pat
 def test_replies_that_leave_vllm_no_room_for_a_prompt_are_refused(
     thinker: Path, monkeypatch: pytest.MonkeyPatch, max_length: int, fits: bool
 ) -> None:
-    monkeypatch.setattr(machine_checks, "installed_vllm", lambda: ("0.32.0", True))
+    monkeypatch.setattr("spag.engines.opening.installed_vllm", lambda: ("0.32.0", True))
     options = ["model.device=cpu", "engine.backend=vllm", f"engine.max_length={max_length}"]
     arena = "arena.sampling={max_new_tokens: 8}"
     thinking = "reinforce.sampling={thinking: {enabled: true, max_tokens: 48}, max_new_tokens: 16}"

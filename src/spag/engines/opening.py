@@ -155,8 +155,6 @@ def backend_of(model: ModelConfig, engine: EngineConfig) -> Backend:
 
 def backend_and_reason(model: ModelConfig, engine: EngineConfig) -> tuple[Backend, str]:
     """Return the backend of a local model, and the reason if it was not given. Raises ``ConfigError``."""
-    if engine.backend == "transformers":
-        return Backend.TRANSFORMERS, ""
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
     device, misfit = checked_device(model.device), _misfit(model.name)

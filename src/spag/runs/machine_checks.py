@@ -17,7 +17,7 @@ from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.opening import backend_and_reason
 from spag.engines.players import Kind, bot_of, kind_of, members_of
-from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm, split_refusal
+from spag.engines.vllm.setup import Backend, split_refusal
 from spag.games.base import Game
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import model_of_role, models_of
@@ -85,19 +85,14 @@ def is_elsewhere(config: RunConfig) -> bool:
     return config.cluster.address not in (None, "local")
 
 
-def backend_here(config: RunConfig) -> Backend:
-    """Return the backend of local models on this machine. Raises ``ConfigError`` for an unsupported one.
+def backend_here(config: RunConfig, model: ModelConfig | None = None) -> Backend:
+    """Return the backend of a local model, by default the run's own. Raises ``ConfigError`` for an unsupported one.
 
-    If they play on other machines, only what the settings say is known.
+    If it plays on other machines, only what the settings say is known.
     """
     if is_elsewhere(config):
         return Backend.VLLM if config.engine.backend == "vllm" else Backend.TRANSFORMERS
-    from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
-
-    device = checked_device(config.model.device)
-    if config.engine.backend == "transformers":
-        return Backend.TRANSFORMERS
-    return choose_backend(config.engine.backend, vllm=installed_vllm(), device=device)[0]
+    return backend_and_reason(model or config.model, config.engine)[0]
 
 
 def check_machine(config: RunConfig) -> None:
@@ -208,12 +203,10 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
         )
     if model.prompt_style == "chat" and not trust:  # code may set a template
         _check_template(model.name, folder if (folder / _TOKENIZER).exists() else Path(source))
-    here = not is_elsewhere(config)
-    backend = backend_and_reason(model, config.engine)[0] if here else backend_here(config)
-    if backend is Backend.VLLM:
+    if backend_here(config, model) is Backend.VLLM:
         if refusal := split_refusal(*_heads(found), config.engine.tensor_parallel):
             raise ConfigError(f"{model.name}: {refusal}")
-    elif here:
+    elif not is_elsewhere(config):
         _check_slots(config, found)
 
 

@@ -141,13 +141,15 @@ def installed_vllm() -> tuple[str, bool] | None:
 
 
 def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str, misfit: str = "") -> tuple[Backend, str]:
-    """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` if the ``wanted`` vLLM cannot
-    work.
+    """Return the backend for a model on ``device`` and the reason, if it was not given. Raises ``ConfigError`` if the
+    ``wanted`` vLLM cannot work.
 
-    ``wanted`` is auto or vllm; ``vllm`` is the result of ``installed_vllm``; ``misfit`` says why vLLM cannot play the
-    model, if so. On a CPU, auto keeps transformers: on two cores vLLM takes 20 to 60 s to start for each stage of a
+    ``wanted`` is ``engine.backend``; ``vllm`` is the result of ``installed_vllm``; ``misfit`` says why vLLM cannot play
+    the model, if so. On a CPU, auto keeps transformers: on two cores vLLM takes 20 to 60 s to start for each stage of a
     small model's run, the transformers engine a few.
     """
+    if wanted == Backend.TRANSFORMERS:
+        return Backend.TRANSFORMERS, ""
     cpu, fix = device.startswith("cpu"), "set engine.backend=transformers"
     version, cpu_build = vllm or ("", cpu)
     if not misfit and not version:
