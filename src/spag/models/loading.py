@@ -20,6 +20,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -59,6 +60,13 @@ def quietly() -> Iterator[None]:
             transformers_logging.set_verbosity(verbosity)
             if shown:
                 transformers_logging.enable_progress_bar()
+
+
+def load_config(name: str, source: str, *, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """Return the config of the text model ``name``, read from ``source``, a folder or hub id. Raises ``ModelError``."""
+    with loading(name, source, trust_remote_code=trust_remote_code):
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        return config.get_text_config(decoder=True)
 
 
 @quietly()

@@ -183,10 +183,7 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
     """Read a model's config, and an adapter's; check that there are weights, a chat template if it is used, attention
     that vLLM can split, and memory for the utterances.
     """
-    from transformers import AutoConfig  # noqa: PLC0415 - slow to import
-
-    import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
-    from spag.models.refusals import loading  # noqa: PLC0415 - slow to import
+    from spag.models.loading import load_config  # noqa: PLC0415 - imports torch
 
     folder = expanded(model.name)
     if model.name == EMBEDDED_NAME:
@@ -195,8 +192,7 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
     if folder.suffix == ".gguf" and folder.is_file():
         return  # loading converts it, once
     source, trust = resolve_model(adapter_base(folder) or model.name), model.trust_remote_code
-    with loading(model.name, source, trust_remote_code=trust):
-        found = AutoConfig.from_pretrained(source, trust_remote_code=trust).get_text_config(decoder=True)
+    found = load_config(model.name, source, trust_remote_code=trust)
     if Path(source).is_dir() and not any(Path(source).glob("*.safetensors")):
         raise ModelError(
             f"{model.name}: no safetensors weights found (pickled weights are never loaded); convert it first"

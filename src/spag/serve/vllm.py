@@ -19,7 +19,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     """Return ``vllm serve`` and its arguments for ``models``: one base model, and adapters of it by their names. Raises
     ``ConfigError`` for models that one vLLM cannot serve, ``ModelError`` for one without a readable config.
     """
-    from spag.engines.vllm.opening import load_config  # noqa: PLC0415 - imports torch
+    from spag.models.loading import load_config  # noqa: PLC0415 - imports torch
 
     found = {name: read_adapter(expanded(model.name)) for name, model in models}
     adapters = {name: adapter for name, adapter in found.items() if adapter}
@@ -30,7 +30,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
         raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")
     first, [folder] = models[0][1], bases
     copies = len(placement(engine, first.device or "cuda", visible_gpus()))
-    config = load_config(folder, trust_remote_code=first.trust_remote_code)
+    config = load_config(folder, folder, trust_remote_code=first.trust_remote_code)
     positions = getattr(config, "max_position_embeddings", None)  # vLLM refuses longer texts
     length, requests = context_length(engine.max_length, positions), most_at_once(engine.concurrency, copies)
     options: dict[str, Any] = {

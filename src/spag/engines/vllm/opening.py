@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import psutil
 import torch
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
 from spag.core.errors import ModelError
@@ -20,8 +20,7 @@ from spag.engines.vllm.setup import (
     worker_environments,
 )
 from spag.models.finding import Adapter, check_generation_config, read_adapter, resolve_model
-from spag.models.loading import checked_device, load_tokenizer
-from spag.models.refusals import loading
+from spag.models.loading import checked_device, load_config, load_tokenizer
 from spag.models.tokens import PromptStyle, stop_token_ids, token_count
 from spag.storage.home import expanded
 
@@ -35,7 +34,7 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
     """
     adapters = [read_adapter(expanded(model.name)) for model in models]
     settings = _settings(models[0], tuple(filter(None, adapters)), engine, split)
-    config = load_config(settings.model, trust_remote_code=settings.trust_remote_code)
+    config = load_config(settings.model, settings.model, trust_remote_code=settings.trust_remote_code)
     tokenizers = [load_tokenizer(model.name, trust_remote_code=settings.trust_remote_code) for model in models]
     styles = [PromptStyle(model.prompt_style) for model in models]
     stops = [_stop_ids(settings, tokenizer, style) for tokenizer, style in zip(tokenizers, styles, strict=True)]
@@ -68,13 +67,6 @@ def _settings(first: ModelConfig, adapters: tuple[Adapter, ...], engine: EngineC
         split=split,
         trust_remote_code=first.trust_remote_code,
     )
-
-
-def load_config(model: str, *, trust_remote_code: bool) -> PreTrainedConfig:
-    """Return the config of the language model in ``model``, a folder or a hub id. Raises ``ModelError``."""
-    with loading(model, model, trust_remote_code=trust_remote_code):
-        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-        return config.get_text_config(decoder=True)
 
 
 def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
