@@ -17,7 +17,7 @@ _encode = lru_cache(maxsize=512)(encode_prompt)  # in a small game most prompts 
 @dataclass(frozen=True, slots=True)
 class TokenizedRequest:
     """A request with its prompt's tokens, the last ``max_prompt_tokens``. ``opening``: the mark of a thought or an
-    answer, if the prompt ends with it. ``refusal``: why the prompt leaves no room for the longest reply, if so.
+    answer, if the prompt ends with it.
     """
 
     request: Request
@@ -26,7 +26,6 @@ class TokenizedRequest:
     prompt: tuple[int, ...]
     truncated: bool
     opening: str
-    refusal: str = ""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a reply, with what the prompt opens."""
@@ -66,30 +65,25 @@ class TokenizedRequest:
             unknown_token=unknown_token,
         )
 
-    def refused(self) -> Completion:
-        """Return the completion of a request with a ``refusal``."""
-        id, reason = self.request.id, FinishReason.CONTEXT
-        return Completion(id, "", reason, token_ids=(), logprobs=(), refusal=self.refusal)
-
 
 def tokenize(
     tokenizer: "PreTrainedTokenizerBase", request: Request, style: PromptStyle, most: int | None, fix: str
-) -> TokenizedRequest:
-    """Return ``request`` as tokens, with a ``refusal`` that ends with ``fix`` if the prompt and the longest reply need
-    more than ``most`` tokens (``None``: no limit). Raises ``RequestError`` for an empty prompt.
+) -> TokenizedRequest | Completion:
+    """Return ``request`` as tokens or, if prompt and longest reply need more than ``most`` (``None``: no limit),
+    its completion, with a ``refusal`` that ends with ``fix``. Raises ``RequestError`` for an empty prompt.
     """
     sampling = request.sampling
     ids = _encode(tokenizer, request.prompt, style, thinking=sampling.thinks)
     if not ids:
         raise RequestError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
     prompt = tuple(ids[-sampling.max_prompt_tokens :])  # 0 keeps all
-    refusal = ""
     if most and len(prompt) + sampling.most_tokens > most:
         thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thinks else ""
         what = f"a prompt of {len(prompt)} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
         refusal = f"{what} exceed the context length of {most} tokens; {fix}"
+        return Completion(request.id, "", FinishReason.CONTEXT, token_ids=(), logprobs=(), refusal=refusal)
     opening = opening_of(tokenizer, prompt, style, thinking=sampling.thinks)
-    return TokenizedRequest(request, tokenizer, style, prompt, len(prompt) < len(ids), opening, refusal)
+    return TokenizedRequest(request, tokenizer, style, prompt, len(prompt) < len(ids), opening)
 
 
 def context_length(max_length: int, positions: int | None) -> int:

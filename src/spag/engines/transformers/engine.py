@@ -89,8 +89,8 @@ class TransformersEngine(Engine):
         """Queue a request. Raises ``RequestError`` for an empty prompt."""
         fix = "take a model with more, or shorten utterances"
         asked = tokenize(self._tokenizer, request, self._style, self._slots.positions, fix)
-        if asked.refusal:
-            self._refused.append(asked.refused())
+        if isinstance(asked, Completion):
+            self._refused.append(asked)
             return
         check_ids(self._tokenizer, asked.prompt, self._vocabulary)
         generator = torch.Generator(self._model.device).manual_seed(request.seed)

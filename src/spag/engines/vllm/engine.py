@@ -55,8 +55,8 @@ class VLLMEngine(Engine):
         """Queue a request. Raises ``RequestError`` for an empty prompt."""
         fix = "raise engine.max_length if the model takes more, or shorten utterances"
         asked = tokenize(self.tokenizer, request, self.style, self.pool.max_length, fix)
-        if asked.refusal:
-            self._done.append(asked.refused())
+        if isinstance(asked, Completion):
+            self._done.append(asked)
             return
         arguments = _sampling_arguments(request, self.stop_ids, self.style)
         callback = partial(self._take, asked)
