@@ -29,7 +29,7 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
         tensors, numbers = tensors + len(shapes), numbers + sum(map(math.prod, shapes))
     layers = config.get_text_config(decoder=True).num_hidden_layers
     # A layer has at least one tensor; billions of layers would take hours.
-    wanted = _parameters(config) if layers <= tensors else None
+    wanted = sum(weight.numel() for weight in empty_model(config).parameters()) if layers <= tensors else None
     if wanted is None or wanted > 2 * numbers + 1:  # doubled: a head may be tied in the file but not in the model
         what = f"{layers} layers" if wanted is None else f"{wanted:,} parameters"
         held = f"{tensors} tensors of {numbers:,} numbers"
@@ -37,9 +37,11 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
         raise ModelError(f"{name}: {fault}; restore the file")
 
 
-def _parameters(config: PreTrainedConfig) -> int:
+def empty_model(config: PreTrainedConfig, *, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Return the model of ``config`` without memory for its weights."""
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    return model
 
 
 def refuse_unless_equal(

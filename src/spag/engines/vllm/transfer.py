@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from spag.core.errors import EngineError, first_line
@@ -30,7 +30,7 @@ from spag.engines.base import check_shapes
 from spag.engines.vllm.served import HOST
 from spag.models.adapters import ADAPTER_WEIGHTS
 from spag.models.finding import ADAPTER_CONFIG
-from spag.models.weights import weights_of
+from spag.models.weights import empty_model, weights_of
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,10 @@ class WeightTransfer:
         """Return ``weights`` by their names in files, which vLLM knows: all trained ones, and any frozen ones.
         Buffers, which saved models have too, never change.
         """
-        model = self._model = self._model or self._empty_model()
+        if self._model is None:  # to map its names here to those in files
+            config = AutoConfig.from_pretrained(self._name, trust_remote_code=self._trust_remote_code)
+            self._model = empty_model(config, trust_remote_code=self._trust_remote_code)
+        model = self._model
         own = dict(model.named_parameters())
         check_shapes(weights, {name: value.shape for name, value in weights_of(model)})
         if missing := [name for name, value in own.items() if value.requires_grad and name not in weights]:
@@ -89,13 +92,6 @@ class WeightTransfer:
         given = {name: weights[name].detach() for name in own if name in weights}
         found: dict[str, Tensor] = revert_weight_conversion(model, given)
         return found
-
-    def _empty_model(self) -> PreTrainedModel:
-        """Return the model without memory for its weights, to map their names here to those in files."""
-        config = AutoConfig.from_pretrained(self._name, trust_remote_code=self._trust_remote_code)
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=self._trust_remote_code)
-        return model
 
     def _bytes(self, weight: Tensor) -> int:
         return weight.numel() * self.dtype.itemsize
