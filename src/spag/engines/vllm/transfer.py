@@ -156,13 +156,14 @@ class AdapterFolders:
     """The weights of a pool's ``adapters``, numbered from 1; ``dtype`` is the engine's."""
 
     def __init__(self, adapters: tuple[str, ...], dtype: str) -> None:
-        self._current: list[Path] = [Path(), *map(Path, adapters)]
+        self._adapters = adapters
         self._dtype: torch.dtype = getattr(torch, dtype)
-        self._folders: dict[int, TemporaryDirectory[str]] = {}
+        self._folders: dict[int, TemporaryDirectory[str]] = {}  # of adapters with new weights
 
     def write(self, weights: Mapping[str, Tensor], adapter: int) -> Path:
         """Return a folder with all weights, updated with ``weights``. Raises ``EngineError`` for a mismatch."""
-        current = self._current[adapter]
+        old = self._folders.get(adapter)
+        current = Path(old.name if old else self._adapters[adapter - 1])
         try:
             own = load_file(current / ADAPTER_WEIGHTS)
         except (OSError, SafetensorError) as error:
@@ -174,10 +175,9 @@ class AdapterFolders:
         folder = TemporaryDirectory(prefix="spag-weights-", dir=place_for(size))
         shutil.copy(current / ADAPTER_CONFIG, folder.name)
         save_file(own, Path(folder.name) / ADAPTER_WEIGHTS)
-        self._current[adapter] = Path(folder.name)
-        if old := self._folders.pop(adapter, None):
-            old.cleanup()
         self._folders[adapter] = folder
+        if old:
+            old.cleanup()
         return Path(folder.name)
 
     def close(self) -> None:
