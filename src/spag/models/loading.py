@@ -227,7 +227,11 @@ def save_model(
     saved, names = weights_of(model) if weights is None else weights.items(), adapter_names(roles)
     check_finite(f"{folder}: not saved", saved, "lower the learning rate and train again")
     _make_savable(model)
-    options = _of_peft(model) | ({"selected_adapters": [*names.values()]} if names else {})
+    options: dict[str, Any] = {}
+    if hasattr(model, "peft_config"):  # else peft saves the base model's embeddings with every adapter for them
+        options["save_embedding_layers"] = getattr(model, "has_other_embeddings", False)
+    if names:
+        options["selected_adapters"] = [*names.values()]
     with folder_beside(folder) as beside:
         model.save_pretrained(beside, safe_serialization=True, state_dict=weights, **options)
         for place in [beside / name for name in names.values()] or [beside]:
@@ -239,13 +243,6 @@ def save_model(
         if folder.exists():
             shutil.rmtree(folder)
         beside.rename(folder)
-
-
-def _of_peft(model: PreTrainedModel) -> dict[str, Any]:
-    """Return peft's options: left alone, it saves the base model's embeddings with every adapter for them."""
-    if not hasattr(model, "peft_config"):
-        return {}
-    return {"save_embedding_layers": getattr(model, "has_other_embeddings", False)}
 
 
 def _make_savable(model: PreTrainedModel) -> None:

@@ -28,19 +28,13 @@ def saved_weights(folder: Path) -> dict[str, "Tensor"]:
         return {name: value for adapter, place in parts.items() for name, value in _of_adapter(place, adapter).items()}
     if (folder / ADAPTER_CONFIG).is_file():
         return _of_adapter(folder, LONE_ADAPTER)
-    return _loaded(folder) if _are_converted(folder) else _in_files(folder)
-
-
-def _are_converted(folder: Path) -> bool:
-    """Whether transformers joins or renames weights as it loads them: a file has each expert of a layer by itself."""
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping  # noqa: PLC0415 - imports torch
 
-    return bool(get_checkpoint_conversion_mapping(model_type(str(folder))))
+    from spag.models.loading import load_model  # noqa: PLC0415
 
-
-def _loaded(folder: Path) -> dict[str, "Tensor"]:
-    from spag.models.loading import load_model  # noqa: PLC0415 - imports torch
-
+    if not get_checkpoint_conversion_mapping(model_type(str(folder))):
+        return _in_files(folder)
+    # transformers joins or renames weights as it loads them: a file has each expert of a layer by itself
     model = load_model(str(folder), dtype="float32", device="cpu")
     return {name: weight.detach() for name, weight in model.named_parameters()}
 
