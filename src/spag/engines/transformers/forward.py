@@ -34,7 +34,6 @@ class SlotModel:
 
     def __init__(self, model: PreTrainedModel, adapter: str | None = None) -> None:
         self._model, self._adapter = model, adapter
-        self._windows = attention_windows(model)
         text = model.config.get_text_config(decoder=True)
         self.layers: int = text.num_hidden_layers
         self.positions = positions_of(model.config)
@@ -51,6 +50,7 @@ class SlotModel:
         vocabulary = len(model.get_input_embeddings().weight)
         ids = [at * vocabulary // _LONG for at in range(_LONG)]
         try:
+            self._windows = attention_windows(model)
             self._use_adapter()
             plain = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False).logits[0]
             expected = plain[[_LONG - 1, _SHORT - 1]].float()

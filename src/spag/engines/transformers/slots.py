@@ -197,16 +197,14 @@ def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
     """Return the attention window of each kind of layer (``None``: full attention), or of ``ALL_LAYERS`` if all are
     alike.
 
-    Raises ``ModelError`` for architectures that a slot cache cannot hold.
+    Raises ``ValueError`` for architectures that a slot cache cannot hold, ``ModelError`` for a broken config.
     """
     config = model.config.get_text_config(decoder=True)
     # GPT-Neo has a name of its own for the kinds; its local layers take their window from a row's length
     kinds = set(getattr(config, "layer_types", None) or getattr(config, "attention_layers", None) or ())
     unknown = kinds - {"full_attention", "sliding_attention", "global"}
     if unknown or type(model).__module__.startswith("transformers_modules"):
-        what = ", ".join(sorted(unknown)) or "code of its own"
-        fix = "play it with vLLM"
-        raise ModelError(f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); {fix}")
+        raise ValueError(", ".join(sorted(unknown)) or "code of its own")
     window = window_of(config, kinds)
     if window is not None and (not isinstance(window, int) or window < 1):
         fix = "it must be a number of tokens, or null"
