@@ -21,7 +21,7 @@ from spag.engines.vllm.engine import within_limits
 from spag.games.registry import get
 from spag.learning.encoding import encode_sampled, encode_samples
 from spag.models.loading import load_model, load_tokenizer
-from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opens_thought
+from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opening_of
 from spag.rollout.runner import PlayStats, game_specs, play
 from spag.runs import checks
 from spag.storage.episodes import read_episodes
@@ -71,7 +71,7 @@ def test_the_template_is_asked_to_think(tokenizer: PreTrainedTokenizerBase) -> N
     off = encode_prompt(tokenizer, "Hi", PromptStyle.CHAT)
     assert tokenizer.decode(on) == "[user]Hi</s>[assistant]<think>\n"
     assert tokenizer.decode(off) == "[user]Hi</s>[assistant]<think>\n\n</think>\n\n"
-    assert (opens_thought(tokenizer, on), opens_thought(tokenizer, off)) == (True, False)
+    assert [opening_of(tokenizer, ids, PromptStyle.CHAT, thinking=True) for ids in (on, off)] == ["<think>", ""]
 
 
 def test_a_thought_that_a_template_always_opens_is_closed_for_those_who_do_not_think(thinker: Path) -> None:

@@ -170,16 +170,12 @@ def token_texts(tokenizer: "Tokenizer", prompt: Sequence[int], reply: Sequence[i
     return texts
 
 
-def opens_thought(tokenizer: "Tokenizer", prompt: Sequence[int]) -> bool:
-    """Tell whether a prompt ends with the mark that opens a thought."""
-    return str(tokenizer.decode(list(prompt[-2 * _CONTEXT :]), skip_special_tokens=False)).rstrip().endswith(OPEN)
-
-
 def opening_of(tokenizer: "Tokenizer", prompt: Sequence[int], style: PromptStyle, *, thinking: bool) -> str:
     """Return the mark after which a reply begins, empty if there is none."""
     if style is PromptStyle.TAGGED:
         return OPEN if thinking else ANSWER
-    return OPEN if thinking and opens_thought(tokenizer, prompt) else ""
+    end = str(tokenizer.decode(list(prompt[-2 * _CONTEXT :]), skip_special_tokens=False)) if thinking else ""
+    return OPEN if end.rstrip().endswith(OPEN) else ""
 
 
 def end_token_id(tokenizer: "Tokenizer", style: PromptStyle) -> int:
