@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import TextGame, drawn, outcome_map
+from spag.games.base import Game, drawn, outcome_map
 
 
 def random_bot(observation: Observation, rng: random.Random) -> str:
@@ -36,7 +36,7 @@ def random_bot(observation: Observation, rng: random.Random) -> str:
 
 
 @dataclass(frozen=True)
-class Variety(TextGame):
+class Variety(Game):
     name = "variety"
     title = "Variety"
     summary = "more different characters win"

@@ -266,27 +266,27 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
 BROKEN_GAMES = """
 from dataclasses import dataclass
 from spag.core.errors import DataError
-from spag.games.base import TextGame
+from spag.games.base import Game
 
 @dataclass(frozen=True)
-class Needy(TextGame):
+class Needy(Game):
     stake: int
 
-class Blank(TextGame):
+class Blank(Game):
     pass
 
 @dataclass(frozen=True)
-class Files(TextGame):
+class Files(Game):
     def __post_init__(self):
         open("no such file")
 
 @dataclass(frozen=True)
-class Words(TextGame):
+class Words(Game):
     def __post_init__(self):
         raise DataError("words.txt:1: empty")
 
 @dataclass(frozen=True)
-class Share(TextGame):
+class Share(Game):
     def __post_init__(self):
         1 / 0
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import Outcome, Result, State, Task, Utterance
-from spag.games.base import Figure, TextGame, outcome_map
+from spag.games.base import Figure, Game, outcome_map
 from taboo_games import ROLES, TABOO, episode_of
 
 GUESS = "I know the word! It is `{}`!"
@@ -26,7 +26,7 @@ def ending(attacker: str, defender: str, word: str, outcome: str) -> Episode:
 
 
 @dataclass(frozen=True)
-class Handshake(TextGame):
+class Handshake(Game):
     """``ask`` names a number, ``tell`` answers: with the task's, and both win; ``tell`` alone wins by "mine"; ``ask``
     is paid for "?".
     """

@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 import pytest
 
 from spag.core.types import Observation, Result, Split, State, Task, Utterance
-from spag.games.base import Figure, TextGame
+from spag.games.base import Figure, Game
 from spag.games.conformance import CHECKS, check_game, declarations, playing, results, visibility
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.nim.nim import Nim
 from spag.games.taboo.taboo import AdversarialTaboo, Stop
 from spag.games.tic_tac_toe.board import TicTacToe
 
-BROKEN: dict[str, TextGame] = {}
+BROKEN: dict[str, Game] = {}
 
 
 def broken(check: str) -> Any:
     """Register a game that fails ``check``."""
 
-    def register(kind: type[TextGame]) -> type[TextGame]:
+    def register(kind: type[Game]) -> type[Game]:
         BROKEN[check] = kind()
         return kind
 

@@ -61,10 +61,10 @@ def test_conformance(name: str, check: Check) -> None:
 
 FOREIGN = """
 from dataclasses import dataclass
-from spag.games.base import TextGame
+from spag.games.base import Game
 
 @dataclass(frozen=True)
-class Odd(TextGame):
+class Odd(Game):
     low: int = 1
 
     def __post_init__(self):

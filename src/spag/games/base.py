@@ -1,4 +1,4 @@
-"""The protocol of a two-player, turn-based language game, and ``TextGame``, which implements play and replay.
+"""``Game``: the base of every two-player, turn-based language game, with play and replay.
 
 A game is a frozen dataclass. Its fields are its settings (the ``game`` section of a config, validated by their
 annotations); its methods are pure functions of a ``State``. ``spag.games.conformance`` tests any game,
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, TypeVar
 
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, DataError
@@ -54,9 +54,11 @@ class Explanation:
     disputed: str | None = None
 
 
-class Game(Protocol):
+@dataclass(frozen=True)
+class Game:
     """A two-player game in which players speak in turn. Pure: no clock, no torch, no global randomness.
 
+    A game defines the class attributes without a value here, ``tasks``, ``prompt``, ``rule`` and ``draw``.
     ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move
     is an outcome, never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished
     game). ``hidden`` names, by role, the keys of ``Task.data`` that this role may not learn; it is empty if both know
@@ -64,7 +66,6 @@ class Game(Protocol):
     the roles that do not speak freely (``[bet]``, yes or no): health metrics ignore repetition and copying in their
     utterances; ``moves_in_brackets``: in a role that speaks freely, ``[bet]`` alone is no text that repeats.
     ``reward_range``: the least and the greatest reward of a role, used by the arena to scale scores.
-    Methods with a body here are defaults.
     """
 
     name: ClassVar[str]
@@ -80,9 +81,6 @@ class Game(Protocol):
     fixed_form: ClassVar[tuple[str, ...]] = ()
     moves_in_brackets: ClassVar[bool] = False
     reward_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         """Return ``count`` tasks of a split, drawn by ``seed``, or all. Raises ``ConfigError`` for too many."""
@@ -125,9 +123,27 @@ class Game(Protocol):
         """Return the texts that every prompt repeats, for finding copies of them in play."""
         return ()
 
+    def rule(self, state: State) -> Result | None:
+        """Return the result if the last utterance of ``state.history`` ended the game, else ``None``."""
+        raise NotImplementedError
+
+    def draw(self, state: State) -> Result:
+        """Return the result of a game that ends or is cut short without a decision."""
+        raise NotImplementedError
+
+    def end(self, state: State, outcome: str, rewards: Mapping[str, float], reason: str) -> Result:
+        """Return the result if the game ends with the last utterance of ``state``."""
+        return Result(outcome, rewards, len(state.history), reason)
+
     def apply(self, state: State, utterance: Utterance) -> State:
         """Return the position after ``utterance``."""
-        raise NotImplementedError
+        role = self.to_move(state)
+        if role is None:
+            raise ValueError("the game is over")
+        if utterance.role != role:
+            raise ValueError(f"it is the {role}'s move, not the {utterance.role}'s")
+        state = replace(state, history=(*state.history, utterance))
+        return replace(state, result=self.rule(state))
 
     def result(self, state: State) -> Result:
         """Return how ``state`` ended. Raises ``ValueError`` while the game goes on."""
@@ -137,7 +153,15 @@ class Game(Protocol):
 
     def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
         """Judge a whole game again, ignoring its recorded result; a game cut short is a draw."""
-        raise NotImplementedError
+        state = self.start(task, seed)
+        for utterance in history:
+            if state.result is not None:
+                break
+            if utterance.role != (mover := self.to_move(state)):
+                number = len(state.history) + 1
+                raise DataError(f"utterance {number} is the {utterance.role}'s; it is the {mover}'s move")
+            state = self.apply(state, utterance)
+        return state.result or self.draw(state)
 
     def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
         """Return each utterance's reward for its speaker, for credit by turn (MARSHAL, arXiv 2510.15414).
@@ -184,52 +208,17 @@ class Decision:
     own: tuple[tuple[str, str], ...] | None = None
 
 
-@runtime_checkable
-class SolvedGame(Game, Protocol):
+@dataclass(frozen=True)
+class SolvedGame(Game):
     """A game small enough to score a policy exactly, given the probabilities of its moves at every decision."""
 
     def decisions(self) -> Sequence[Decision]:
         """Return every decision of the game once, for both roles."""
+        raise NotImplementedError
 
     def score_policy(self, policy: Policy) -> Mapping[str, float]:
         """Return named metrics of a policy."""
-
-
-@dataclass(frozen=True)
-class TextGame(Game):
-    """A game defined by ``rule`` and ``draw``, besides the class attributes, ``tasks`` and ``prompt``."""
-
-    def rule(self, state: State) -> Result | None:
-        """Return the result if the last utterance of ``state.history`` ended the game, else ``None``."""
         raise NotImplementedError
-
-    def draw(self, state: State) -> Result:
-        """Return the result of a game that ends or is cut short without a decision."""
-        raise NotImplementedError
-
-    def apply(self, state: State, utterance: Utterance) -> State:
-        role = self.to_move(state)
-        if role is None:
-            raise ValueError("the game is over")
-        if utterance.role != role:
-            raise ValueError(f"it is the {role}'s move, not the {utterance.role}'s")
-        state = replace(state, history=(*state.history, utterance))
-        return replace(state, result=self.rule(state))
-
-    def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
-        state = self.start(task, seed)
-        for utterance in history:
-            if state.result is not None:
-                break
-            if utterance.role != (mover := self.to_move(state)):
-                number = len(state.history) + 1
-                raise DataError(f"utterance {number} is the {utterance.role}'s; it is the {mover}'s move")
-            state = self.apply(state, utterance)
-        return state.result or self.draw(state)
-
-    def end(self, state: State, outcome: str, rewards: Mapping[str, float], reason: str) -> Result:
-        """Return the result if the game ends with the last utterance of ``state``."""
-        return Result(outcome, rewards, len(state.history), reason)
 
 
 @lru_cache(maxsize=8)

@@ -17,7 +17,7 @@ from pydantic import Field
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 from spag.core.visible import counted
-from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
+from spag.games.base import Bot, Figure, Game, drawn, outcome_map
 from spag.text.evasions import find_said
 from spag.text.folding import fold
 from spag.text.matching import find_span, quoted
@@ -37,7 +37,7 @@ _STOPS = tuple(f"\n{form.format(role)}" for form in ("- {}:", "{}:", "{} says:")
 
 
 @dataclass(frozen=True)
-class GuessingGame(TextGame):
+class GuessingGame(Game):
     """The base of the guessing games. A game defines the class attributes, ``entries`` and ``illegal``.
 
     ``secret`` is the key of the secret in ``Task.data``, ``detail`` the key of further information. ``rules`` and

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from spag.core.errors import ConfigError
 from spag.core.types import Observation, Outcome, Result, State, Task, Utterance
-from spag.games.base import Bot, Decision, Figure, TextGame, bracketed, outcome_map
+from spag.games.base import Bot, Decision, Figure, Game, SolvedGame, bracketed, outcome_map
 
 Moves = tuple[str, ...]
 ROLES = ("player_0", "player_1")
@@ -55,8 +55,8 @@ def move_outcomes(
 
 
 @dataclass(frozen=True)
-class MoveGame(TextGame):
-    """Subclasses define ``vocabulary``, ``legal_moves``, ``facts`` and ``final``, and the rest of ``TextGame``.
+class MoveGame(Game):
+    """Subclasses define ``vocabulary``, ``legal_moves``, ``facts`` and ``final``, and the rest of ``Game``.
 
     Legal moves must not depend on hidden information: every observation holds them under ``legal``, in their order.
     """
@@ -162,7 +162,7 @@ class MoveGame(TextGame):
 
 
 @dataclass(frozen=True)
-class OpenGame(MoveGame):
+class OpenGame(MoveGame, SolvedGame):
     """A ``MoveGame`` without hidden information, in which the value of every position is known."""
 
     figures = (*MoveGame.figures, *shares_of_moves("optimal", "optimal moves"))

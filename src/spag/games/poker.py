@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from spag.core.errors import DataError
 from spag.core.types import Outcome, Result, Split, State, Task
-from spag.games.base import Policy, split_in_id
+from spag.games.base import Policy, SolvedGame, split_in_id
 from spag.games.moves import MoveGame, Moves, in_rounds
 
 Deal = tuple[str, ...]
@@ -69,7 +69,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class PokerGame(MoveGame):
+class PokerGame(MoveGame, SolvedGame):
     """A game of numbered hands, with rewards in chips. Subclasses define the rest of ``MoveGame``.
 
     ``deals`` holds each deal in proportion to its probability; ``cards`` says what a deal is made of.

@@ -1,7 +1,7 @@
 """Games by name: built-in ones, and those that other packages register under the entry-point group ``spag.games``.
 
-An entry point names a ``TextGame`` subclass (or any class that satisfies ``Game``); its dataclass fields are the game's
-settings. A setting of type ``FileName`` or ``Path`` names a file, whose contents are part of a game's record.
+An entry point names a subclass of ``Game``; its dataclass fields are the game's settings. A setting of type
+``FileName`` or ``Path`` names a file, whose contents are part of a game's record.
 
 A name ``FAMILY:REST`` is one of many games that a package creates on demand: the entry point ``FAMILY`` of the group
 ``spag.game_families`` names a function that takes REST and returns the class.
@@ -119,14 +119,16 @@ def setting_names(name: str) -> list[str]:
 
 def settings_of(game: Game) -> Mapping[str, Any]:
     """Return a game's settings as plain JSON."""
-    values: Mapping[str, Any] = _adapter(type(game)).dump_python(game, mode="json")
+    kind: Any = type(game)  # for mypy, a class of hashable objects is not hashable
+    values: Mapping[str, Any] = _adapter(kind).dump_python(game, mode="json")
     return values
 
 
 def files_of(game: Game) -> Mapping[str, Path]:
     """Return the files that a game's settings name, by option, whether they exist or not."""
-    settings, hints = settings_of(game), _schema(type(game)).items()
-    return {name: Path(settings[name]) for name, hint in hints if _names_file(settings[name], hint)}
+    kind: Any = type(game)
+    settings = settings_of(game)
+    return {name: Path(settings[name]) for name, hint in _schema(kind).items() if _names_file(settings[name], hint)}
 
 
 def _names_file(value: object, hint: Mapping[str, Any]) -> bool:

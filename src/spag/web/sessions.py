@@ -16,7 +16,7 @@ from spag.core.options import SamplingConfig
 from spag.core.types import Split, State, Task, Utterance
 from spag.engines.base import Engine, RequestError
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
-from spag.games.base import Game, TextGame
+from spag.games.base import Game
 from spag.rollout.runner import next_request, utterance_of
 
 LONGEST_UTTERANCE = 2000
@@ -180,7 +180,7 @@ Session = OrderedDict[str, WebMatch]
 
 def informed_roles(game: Game) -> list[str]:
     """Return the roles whose player may choose the task: those that know all of it, in games with custom tasks."""
-    takes_tasks = getattr(type(game), "custom_task", None) is not TextGame.custom_task
+    takes_tasks = type(game).custom_task is not Game.custom_task
     return [role for role in game.roles if takes_tasks and not game.hidden.get(role)]
 
 

@@ -22,7 +22,7 @@ from pydantic import Field
 from spag.core.errors import ConfigError, DataError, first_line, require_package
 from spag.core.seeds import derive_seed
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import Bot, TextGame, drawn, outcome_map, split_in_id
+from spag.games.base import Bot, Game, drawn, outcome_map, split_in_id
 from spag.games.registry import get, settings_of
 
 PREFIX = "textarena:"
@@ -111,7 +111,7 @@ def _random_bot(observation: Observation, rng: random.Random) -> str:
 
 
 @dataclass(frozen=True)
-class TextArenaGame(TextGame):
+class TextArenaGame(Game):
     """One environment. A task is a seed, so a role may not learn it: it would reveal what both were dealt."""
 
     env_id: ClassVar[str]

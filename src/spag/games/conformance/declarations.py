@@ -58,7 +58,7 @@ def check_figures(game: Game, seed: int) -> None:
 
 
 def check_settings_have_defaults(game: Game, seed: int) -> None:
-    settings = fields(game)  # type: ignore[arg-type]  # a game is a dataclass, which no protocol can say
+    settings = fields(game)
     bare = [one.name for one in settings if one.default is MISSING and one.default_factory is MISSING]
     assert not bare, f"a game is made by its name alone, so settings need defaults; these have none: {bare}"
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from spag.core.errors import ConfigError, DataError
 from spag.core.options import FileName
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
-from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
+from spag.games.base import Bot, Figure, Game, drawn, outcome_map
 from spag.games.taboo.judge import (
     JudgeMode,
     announces_guess,
@@ -59,7 +59,7 @@ class Stop(StrEnum):
 
 
 @dataclass(frozen=True)
-class AdversarialTaboo(TextGame):
+class AdversarialTaboo(Game):
     """The game under one judge, with one set of prompts and one list of words."""
 
     name: ClassVar[str] = "adversarial_taboo"
