@@ -9,7 +9,6 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, State, Task, Utterance
 from spag.games import get
 from spag.games.base import SolvedGame
-from spag.games.nim import nim
 from spag.games.nim.nim import Nim
 
 GAME = Nim()
@@ -103,10 +102,17 @@ def test_a_person_may_type_a_heap() -> None:
 def test_values_are_those_of_the_whole_tree(take: int) -> None:
     values = {0: -1}
     for stones in range(1, 41):
-        after = {taken: -values[stones - taken] for taken in nim.legal_moves(stones, take)}
+        after = {taken: -values[stones - taken] for taken in range(1, min(take, stones) + 1)}
         values[stones] = max(after.values())
-        best = tuple(taken for taken, value in after.items() if value == values[stones])
-        assert (nim.value(stones, take), nim.best_moves(stones, take)) == (values[stones], best)
+        best = tuple(str(taken) for taken, value in after.items() if value == values[stones])
+        game, heap = Nim(take=take), Task("heap", {"stones": stones})
+        assert game.legal_moves(heap, ()) == tuple(map(str, after))
+        assert (game.value(heap, ()), game.best_moves(heap)) == (values[stones], best)
+
+
+def perfect_chances() -> dict[int, dict[int, float]]:
+    """With 3 as the most stones: the winning move, or any."""
+    return {stones: {stones % 4: 1.0} if stones % 4 else dict.fromkeys((1, 2, 3), 1 / 3) for stones in range(1, 7)}
 
 
 def policy_of(chances: dict[int, dict[int, float]]) -> dict[str, dict[str, float]]:
@@ -134,7 +140,7 @@ def test_scores_by_hand() -> None:
     assert isinstance(game, SolvedGame)
     scores = game.score_policy(policy_of({stones: {1: 1.0} for stones in range(1, 7)}))
     assert scores == pytest.approx({"winning_moves": 2 / 5, "against_perfect": -1 / 3, "against_random": -2 / 9})
-    perfect = policy_of({stones: dict(nim.any_of(nim.best_moves(stones, 3))) for stones in range(1, 7)})
+    perfect = policy_of(perfect_chances())
     assert game.score_policy(perfect)["winning_moves"] == game.score_policy(perfect)["against_perfect"] == 1
 
 
@@ -143,7 +149,7 @@ def test_roles_are_scored_apart() -> None:
     player_0 can win, only its own play counts.
     """
     one = policy_of({stones: {1: 1.0} for stones in range(1, 7)})
-    best = policy_of({stones: dict(nim.any_of(nim.best_moves(stones, 3))) for stones in range(1, 7)})
+    best = policy_of(perfect_chances())
     mixed = {key: (one if key.startswith("player_0") else best)[key] for key in one}
     scores = Nim(largest_heap=6).score_policy(mixed)
     assert scores["winning_moves"] == pytest.approx((2 / 5 + 1) / 2)

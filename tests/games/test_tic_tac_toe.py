@@ -1,7 +1,7 @@
 """Tic-tac-toe: what counts as a move, openings, and perfect play against known values."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -158,8 +158,8 @@ def test_the_game_tree() -> None:
     ],
 )
 def test_known_positions(squares: list[int], value: int, best: tuple[int, ...]) -> None:
-    board = solver.board_after(squares)
-    assert (solver.value(board), solver.best_moves(board)) == (value, best)
+    task = Task("x", {"opening": squares})
+    assert (GAME.value(task, ()), GAME.best_moves(task)) == (value, tuple(map(str, best)))
 
 
 def test_perfect_play_draws_against_itself() -> None:
@@ -173,14 +173,16 @@ def test_perfect_play_draws_against_itself() -> None:
 @pytest.mark.parametrize("mark", "XO")
 def test_perfect_play_never_loses(mark: str) -> None:
     """Against every reply, whichever of its best moves it takes."""
-    boards = {solver.EMPTY}
+    boards = {solver.EMPTY: Task("x", {"opening": []})}
     while boards:
+        moves_of = {
+            board: GAME.best_moves(task) if solver.mark_to_move(board) == mark else GAME.legal_moves(task, ())
+            for board, task in boards.items()
+        }
         boards = {
-            solver.place(board, square)
-            for board in boards
-            for square in (
-                solver.best_moves(board) if solver.mark_to_move(board) == mark else solver.legal_moves(board)
-            )
+            solver.place(board, int(move)): Task("x", {"opening": [*boards[board].data["opening"], int(move)]})
+            for board, moves in moves_of.items()
+            for move in moves
         }
         assert not any(solver.winning_line(board) and solver.mark_to_move(board) == mark for board in boards)
 
@@ -224,11 +226,21 @@ def test_turn_rewards_of_a_game_cut_short() -> None:
     assert GAME.turn_rewards(task, history, GAME.replay(task, history)) == [-1]
 
 
-def policy_of(chances: Callable[[str], Mapping[int, float]]) -> dict[str, dict[str, float]]:
+def policy_of(moves: Callable[[str], Sequence[int]]) -> dict[str, dict[str, float]]:
+    """The policy that draws one of the ``moves`` on a board."""
+    found = {decision.key: (decision.moves, moves(decision.key)) for decision in GAME.decisions()}
     return {
-        decision.key: {move: chances(decision.key).get(int(move[1]), 0.0) for move in decision.moves}
-        for decision in GAME.decisions()
+        key: {move: 1 / len(drawn) if int(move[1]) in drawn else 0.0 for move in legal}
+        for key, (legal, drawn) in found.items()
     }
+
+
+def best_moves(board: str) -> list[int]:
+    return [
+        square
+        for square in solver.legal_moves(board)
+        if -solver.value(solver.place(board, square)) == solver.value(board)
+    ]
 
 
 def test_decisions_are_what_players_see() -> None:
@@ -248,9 +260,9 @@ def test_decisions_are_what_players_see() -> None:
 
 @pytest.mark.slow
 def test_scores_of_known_policies() -> None:
-    perfect = GAME.score_policy(policy_of(solver.perfect))
+    perfect = GAME.score_policy(policy_of(best_moves))
     assert (perfect["value_kept"], perfect["value_lost"], perfect["against_perfect"]) == pytest.approx((1, 0, 0))
-    uniform = GAME.score_policy(policy_of(solver.uniform))
+    uniform = GAME.score_policy(policy_of(solver.legal_moves))
     assert uniform["against_random"] == pytest.approx(0)  # as X and as O, against itself
     assert uniform["against_perfect"] == pytest.approx(
         -perfect["against_random"]
@@ -263,9 +275,9 @@ def test_scores_by_hand() -> None:
     """Perfect but for one board, X on 2, where O takes 4, which loses. Of the 112 held-out openings only [2] leads
     there, and there only as O: one of 224 games is lost.
     """
-    assert 4 not in solver.best_moves(".X.......")
-    policy = policy_of(solver.perfect)
-    choices = sum(len(solver.best_moves(board)) < len(moves) for board, moves in policy.items())
+    assert 4 not in best_moves(".X.......")
+    policy = policy_of(best_moves)
+    choices = sum(len(best_moves(board)) < len(moves) for board, moves in policy.items())
     policy[".X......."] = dict.fromkeys(policy[".X......."], 0.0) | {"[4]": 1.0}
     scores = GAME.score_policy(policy)
     assert scores["value_kept"] == pytest.approx(1 - 1 / choices)

@@ -8,13 +8,16 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, ClassVar
 
 from spag.core.errors import ConfigError
 from spag.core.types import Observation, Outcome, Result, State, Task, Utterance
-from spag.games.base import Bot, Decision, Figure, Game, SolvedGame, bracketed, outcome_map
+from spag.games.base import Bot, Decision, Figure, Game, Policy, SolvedGame, bracketed, outcome_map
 
 Moves = tuple[str, ...]
+Player = Callable[[Task, Moves], Mapping[str, float]]
+"""The chance of each legal move after the moves."""
 ROLES = ("player_0", "player_1")
 _ILLEGAL = "illegal or unreadable move"
 ILLEGAL = Figure("illegal", f"{_ILLEGAL}s", limit=0.05, warning=f"of games end with an {_ILLEGAL}")
@@ -167,9 +170,49 @@ class OpenGame(MoveGame, SolvedGame):
 
     figures = (*MoveGame.figures, *shares_of_moves("optimal", "optimal moves"))
 
+    def position(self, task: Task, moves: Moves) -> str:
+        """Return the key of the decision after ``moves``, which holds all that matters there: the board."""
+        raise NotImplementedError
+
     def value(self, task: Task, moves: Moves) -> float:
         """Return the reward of the player to move after ``moves`` when both play perfectly."""
         raise NotImplementedError
+
+    def best_moves(self, task: Task, moves: Moves = ()) -> Moves:
+        """Return the moves that keep the value: in a lost position, all."""
+        value = self.value(task, moves)
+        return tuple(move for move in self.legal_moves(task, moves) if -self.value(task, (*moves, move)) == value)
+
+    def player_of(self, policy: Policy) -> Player:
+        """Return the player with ``policy``."""
+        bare = without_brackets(policy)
+        return lambda task, moves: bare[self.position(task, moves)]
+
+    def rewards(self, first: Player | None, second: Player | None) -> Callable[[Task], float]:
+        """Return a function of a task: the expected reward of ``first``, who moves first, against ``second``; ``None``
+        plays a best response.
+        """
+        known: dict[tuple[str, int], float] = {}
+
+        def expected(task: Task, moves: Moves = ()) -> float:
+            mover = len(moves) % 2
+            place, player = (self.position(task, moves), mover), (first, second)[mover]
+            if place not in known:
+                after = {move: -expected(task, (*moves, move)) for move in self.legal_moves(task, moves)}
+                if not after:
+                    known[place] = self.value(task, moves)
+                elif player is None:
+                    known[place] = max(after.values())
+                else:
+                    known[place] = sum(chance * after[move] for move, chance in player(task, moves).items())
+            return known[place]
+
+        return expected
+
+    def mean_reward(self, player: Player, opponent: Player | None, tasks: Sequence[Task]) -> float:
+        """Return the mean of the player's expected rewards in ``tasks``, on either side."""
+        moving, answering = self.rewards(player, opponent), self.rewards(opponent, player)
+        return fmean(reward for task in tasks for reward in (moving(task), -answering(task)))
 
     def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
         """Return each utterance's change of value for its speaker: 0 for an optimal move, less for a mistake.
@@ -184,6 +227,16 @@ class OpenGame(MoveGame, SolvedGame):
 
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
         return (f"{role}_optimal",) if -self.value(task, moves) == self.value(task, moves[:-1]) else ()
+
+
+def any_of(moves_after: Callable[[Task, Moves], Moves]) -> Player:
+    """Return the player that draws one of the moves that ``moves_after`` returns."""
+    return lambda task, moves: dict.fromkeys(found := moves_after(task, moves), 1 / len(found))
+
+
+def without_brackets(policy: Policy) -> Policy:
+    """Return ``policy`` with its moves as they are between the brackets."""
+    return {key: {move.strip("[]"): chance for move, chance in chances.items()} for key, chances in policy.items()}
 
 
 def in_rounds(tasks: int, size: int, count: int | None, seed: int, setting: str) -> list[int]:

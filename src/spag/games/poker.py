@@ -11,7 +11,7 @@ from typing import ClassVar
 from spag.core.errors import DataError
 from spag.core.types import Outcome, Result, Split, State, Task
 from spag.games.base import Policy, SolvedGame, split_in_id
-from spag.games.moves import MoveGame, Moves, in_rounds
+from spag.games.moves import MoveGame, Moves, in_rounds, without_brackets
 
 Deal = tuple[str, ...]
 """The cards of player_0, of player_1 and, in games that have one, of the board."""
@@ -124,7 +124,7 @@ class PokerGame(MoveGame, SolvedGame):
 
     def score_policy(self, policy: Policy) -> Mapping[str, float]:
         """Return exploitability, and each player's chips a hand against a best response."""
-        bare = {key: {move.strip("[]"): chance for move, chance in chances.items()} for key, chances in policy.items()}
+        bare = without_brackets(policy)
         return {
             "exploitability": self.tree.exploitability(bare),
             "player_0_worst_case": -self.tree.value(bare, 1),

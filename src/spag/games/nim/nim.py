@@ -12,7 +12,6 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import fmean
 from typing import Annotated, Any, ClassVar
 
@@ -21,48 +20,17 @@ from pydantic import Field
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
 from spag.games.base import Bot, Decision, Policy
-from spag.games.moves import ROLES, Moves, OpenGame, in_rounds, move_outcomes
+from spag.games.moves import ROLES, Moves, OpenGame, any_of, in_rounds, move_outcomes
 
 _LARGEST = 200
-_Moves = Mapping[int, Mapping[int, float]]  # stones left -> stones taken -> probability
 
 
-def legal_moves(stones: int, take: int) -> tuple[int, ...]:
-    """Return how many of ``stones`` may be taken."""
-    return tuple(range(1, min(take, stones) + 1))
-
-
-def value(stones: int, take: int) -> int:
-    """Return the value of perfect play for the player to move: 1 a win, -1 a loss."""
-    return 1 if stones % (take + 1) else -1
-
-
-def best_moves(stones: int, take: int) -> tuple[int, ...]:
-    """Return the moves that keep the value: the winning one, or all in a lost position."""
-    winning = stones % (take + 1)
-    return (winning,) if winning else legal_moves(stones, take)
-
-
-def any_of(moves: tuple[int, ...]) -> Mapping[int, float]:
-    """Return the move probabilities of a player that draws one of ``moves``."""
-    return dict.fromkeys(moves, 1 / len(moves))
-
-
-def expected_reward(first: _Moves, second: _Moves, stones: int) -> float:
-    """Return the expected reward of the player to move, who follows ``first``, against ``second``."""
-
-    @cache
-    def expected(left: int, mover: int) -> float:
-        if not left:
-            return -1.0  # the other has just taken the last stone
-        chances = (first, second)[mover][left]
-        return -sum(chance * expected(left - taken, 1 - mover) for taken, chance in chances.items())
-
-    return expected(stones, 0)
+def _heap(stones: int) -> Task:
+    return Task(f"heap-{stones}", {"stones": stones})
 
 
 def _perfect_bot(observation: Observation, rng: random.Random) -> str:
-    return f"[{rng.choice(best_moves(observation.facts['stones'], observation.facts['take']))}]"
+    return f"[{rng.choice(Nim(take=observation.facts['take']).best_moves(_heap(observation.facts['stones'])))}]"
 
 
 @dataclass(frozen=True)
@@ -119,7 +87,7 @@ class Nim(OpenGame):
         """Return a game from a typed heap size."""
         if not re.fullmatch(r"\s*\d{1,3}\s*", text, re.ASCII):
             raise DataError(f"{text[:40]!r} is not a heap; type its stones as a number, 1 to {_LARGEST}")
-        task = Task(f"heap-{int(text)}", {"stones": int(text)})
+        task = _heap(int(text))
         self.start(task, 0)
         return task
 
@@ -133,13 +101,16 @@ class Nim(OpenGame):
         return tuple(str(number) for number in range(1, self.take + 1))
 
     def legal_moves(self, task: Task, moves: Moves) -> Moves:
-        return tuple(map(str, legal_moves(_left(task, moves), self.take)))
+        return self.vocabulary()[: _left(task, moves)]
+
+    def position(self, task: Task, moves: Moves) -> str:
+        return f"{ROLES[len(moves) % 2]} {_left(task, moves)}"
+
+    def value(self, task: Task, moves: Moves) -> float:
+        return 1.0 if _left(task, moves) % (self.take + 1) else -1.0
 
     def facts(self, task: Task, moves: Moves, role: str) -> Mapping[str, Any]:
         return {"stones": _left(task, moves), "take": self.take}
-
-    def value(self, task: Task, moves: Moves) -> float:
-        return value(_left(task, moves), self.take)
 
     def prompt(self, observation: Observation) -> str:
         return f"{self.rules}\n\n{self.describe_view(observation)}\n"
@@ -158,7 +129,7 @@ class Nim(OpenGame):
     def decisions(self) -> Sequence[Decision]:
         """Return every heap up to ``largest_heap`` for each role, ``player_0 13``: each may have its own model."""
         return [
-            self.decision(f"{role} {stones}", Task("", {"stones": stones}), (), role)
+            self.decision(f"{role} {stones}", _heap(stones), (), role)
             for role in self.roles
             for stones in range(1, self.largest_heap + 1)
         ]
@@ -168,27 +139,15 @@ class Nim(OpenGame):
         results of games from the held-out heaps: ``against_perfect`` on the side that can win (1: it never misses),
         ``against_random`` on either side.
         """
-        take, heaps = self.take, self._heaps(Split.HELD_OUT)
-        first, second = (
-            {
-                stones: {int(move.strip("[]")): chance for move, chance in policy[f"{role} {stones}"].items()}
-                for stones in range(1, self.largest_heap + 1)
-            }
-            for role in self.roles
-        )
-        perfect = {stones: any_of(best_moves(stones, take)) for stones in first}
-        uniform = {stones: any_of(legal_moves(stones, take)) for stones in first}
-        winnable = [stones for stones in first if value(stones, take) > 0]
-        sides = [(first, uniform, heap, 1) for heap in heaps] + [(uniform, second, heap, -1) for heap in heaps]
+        player, perfect = self.player_of(policy), any_of(self.best_moves)
+        heaps = [_heap(stones) for stones in self._heaps(Split.HELD_OUT)]
+        winnable = [stones for stones in range(1, self.largest_heap + 1) if self.value(_heap(stones), ()) > 0]
+        best = {stones: f"[{self.best_moves(_heap(stones))[0]}]" for stones in winnable}
+        moving, answering = self.rewards(player, perfect), self.rewards(perfect, player)
         return {
-            "winning_moves": fmean(
-                player[stones][best_moves(stones, take)[0]] for player in (first, second) for stones in winnable
-            ),
-            "against_perfect": fmean(
-                expected_reward(first, perfect, heap) if heap in winnable else -expected_reward(perfect, second, heap)
-                for heap in heaps
-            ),
-            "against_random": fmean(sign * expected_reward(mover, other, heap) for mover, other, heap, sign in sides),
+            "winning_moves": fmean(policy[f"{role} {stones}"][best[stones]] for role in ROLES for stones in winnable),
+            "against_perfect": fmean(moving(heap) if self.value(heap, ()) > 0 else -answering(heap) for heap in heaps),
+            "against_random": self.mean_reward(player, any_of(self.legal_moves), heaps),
         }
 
 

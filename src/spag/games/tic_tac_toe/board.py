@@ -8,6 +8,7 @@ tasks, so a perfect player never loses. Openings with the same board, rotated or
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from statistics import fmean
 from typing import Annotated, Any, ClassVar
 
@@ -15,8 +16,8 @@ from pydantic import Field
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import Bot, Decision, drawn
-from spag.games.moves import Moves, OpenGame, move_outcomes
+from spag.games.base import Bot, Decision, Policy, drawn
+from spag.games.moves import Moves, OpenGame, any_of, move_outcomes
 from spag.games.tic_tac_toe import solver
 
 MARKS = {"player_0": "X", "player_1": "O"}
@@ -34,8 +35,10 @@ def _task(squares: Sequence[int]) -> Task:
     return Task("-".join(["opening", *map(str, squares)]), {"opening": list(squares)})
 
 
-def _board(task: Task, moves: Moves) -> str:
-    return solver.board_after((*task.data["opening"], *map(int, moves)))
+def _task_of(board: str) -> Task:
+    """Return an opening that leads to ``board``."""
+    squares = ([square for square in range(1, 10) if board[square - 1] == mark] for mark in "XO")
+    return _task([square for pair in zip_longest(*squares) for square in pair if square])
 
 
 def _cells(observation: Observation) -> list[str]:
@@ -44,7 +47,7 @@ def _cells(observation: Observation) -> list[str]:
 
 
 def _perfect_bot(observation: Observation, rng: random.Random) -> str:
-    return f"[{rng.choice(solver.best_moves(observation.facts['board']))}]"
+    return f"[{rng.choice(TicTacToe().best_moves(_task_of(observation.facts['board'])))}]"
 
 
 @dataclass(frozen=True)
@@ -113,14 +116,17 @@ class TicTacToe(OpenGame):
     def vocabulary(self) -> Moves:
         return _SQUARES
 
-    def legal_moves(self, task: Task, moves: Moves) -> Moves:
-        return tuple(map(str, solver.legal_moves(_board(task, moves))))
+    def position(self, task: Task, moves: Moves) -> str:
+        return solver.board_after((*task.data["opening"], *map(int, moves)))
 
-    def facts(self, task: Task, moves: Moves, role: str) -> Mapping[str, Any]:
-        return {"board": _board(task, moves)}
+    def legal_moves(self, task: Task, moves: Moves) -> Moves:
+        return tuple(map(str, solver.legal_moves(self.position(task, moves))))
 
     def value(self, task: Task, moves: Moves) -> float:
-        return solver.value(_board(task, moves))
+        return solver.value(self.position(task, moves))
+
+    def facts(self, task: Task, moves: Moves, role: str) -> Mapping[str, Any]:
+        return {"board": self.position(task, moves)}
 
     def prompt(self, observation: Observation) -> str:
         """Show the board as its eight lines, the player's own marks as x: each line shows whom it can make win."""
@@ -129,7 +135,7 @@ class TicTacToe(OpenGame):
         return f"{RULES}\n\n{lines.translate(_OWN_AND_OTHERS[observation.role])}\n"
 
     def final(self, state: State, moves: Moves) -> Result:
-        role, line = state.history[-1].role, solver.winning_line(_board(state.task, moves))
+        role, line = state.history[-1].role, solver.winning_line(self.position(state.task, moves))
         if line is None:
             return self._drawn(state, "the board is full and nobody has three in a row")
         rewards = {one: 1.0 if one == role else -1.0 for one in self.roles}
@@ -152,23 +158,19 @@ class TicTacToe(OpenGame):
 
     def decisions(self) -> Sequence[Decision]:
         """Return the 4,520 boards on which the game goes on."""
-        return [self.decision(board, _task(squares), ()) for board, squares in solver.decisions().items()]
+        return [self.decision(board, _task_of(board), ()) for board in solver.decisions()]
 
-    def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+    def score_policy(self, policy: Policy) -> Mapping[str, float]:
         """Return ``value_kept``, the mean probability of a move that keeps the game value on boards where some move
         loses it; and mean results of games from the held-out openings, as either player: ``value_lost`` against a best
         response, ``against_perfect`` and ``against_random``.
         """
-        bare = {board: {int(move.strip("[]")): chance for move, chance in policy[board].items()} for board in policy}
-        choices = [board for board in bare if len(solver.best_moves(board)) < len(bare[board])]
-        starts = [solver.board_after(task.data["opening"]) for task in self.tasks(Split.HELD_OUT, None, 0)]
-        results = {}
-        for name, opponent in (("best", None), ("perfect", solver.perfect), ("random", solver.uniform)):
-            rewards = [solver.reward(bare, mark, opponent) for mark in "XO"]
-            results[name] = fmean(reward(board) for board in starts for reward in rewards)
+        player, starts = self.player_of(policy), self.tasks(Split.HELD_OUT, None, 0)
+        best = {board: [f"[{move}]" for move in self.best_moves(_task_of(board))] for board in policy}
+        choices = [board for board in policy if len(best[board]) < len(policy[board])]
         return {
-            "value_kept": fmean(sum(bare[board][square] for square in solver.best_moves(board)) for board in choices),
-            "value_lost": 0.0 - results["best"],
-            "against_perfect": results["perfect"],
-            "against_random": results["random"],
+            "value_kept": fmean(sum(policy[board][move] for move in best[board]) for board in choices),
+            "value_lost": 0.0 - self.mean_reward(player, None, starts),
+            "against_perfect": self.mean_reward(player, any_of(self.best_moves), starts),
+            "against_random": self.mean_reward(player, any_of(self.legal_moves), starts),
         }

@@ -1,15 +1,12 @@
-"""The tic-tac-toe board, its symmetries, perfect play by minimax, and the expected reward of a policy.
+"""The tic-tac-toe board, its symmetries, and the value of every board by minimax.
 
 A board is nine characters of ``X``, ``O`` and ``.``, row by row; its squares are numbered 1 to 9. X moves first. 5,478
-boards can be reached from the empty one, few enough to cache the value of each. A policy gives each move's probability
-on every board.
+boards can be reached from the empty one, few enough to cache the value of each.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
-from itertools import permutations
-
-Policy = Mapping[str, Mapping[int, float]]
+from itertools import cycle, permutations
 
 EMPTY = "." * 9
 LINES = ((1, 2, 3), (4, 5, 6), (7, 8, 9), (1, 4, 7), (2, 5, 8), (3, 6, 9), (1, 5, 9), (3, 5, 7))
@@ -29,10 +26,10 @@ def place(board: str, square: int) -> str:
 
 def board_after(squares: Iterable[int]) -> str:
     """Return the board after moves on ``squares``, from the empty one."""
-    board = EMPTY
-    for square in squares:
-        board = place(board, square)
-    return board
+    board = list(EMPTY)
+    for mark, square in zip(cycle("XO"), squares):  # one of them is endless
+        board[square - 1] = mark
+    return "".join(board)
 
 
 def winning_line(board: str) -> tuple[int, ...] | None:
@@ -55,21 +52,13 @@ def value(board: str) -> int:
     return max((-value(place(board, square)) for square in legal_moves(board)), default=0)
 
 
-@cache
-def best_moves(board: str) -> tuple[int, ...]:
-    """Return the moves that keep the value of ``board``, including slow wins."""
-    return tuple(square for square in legal_moves(board) if -value(place(board, square)) == value(board))
-
-
-def decisions() -> Mapping[str, tuple[int, ...]]:
-    """Return every board on which the game goes on, with moves that lead to it."""
-    found: dict[str, tuple[int, ...]] = {}
-    new: dict[str, tuple[int, ...]] = {EMPTY: ()}
+def decisions() -> list[str]:
+    """Return every board on which the game goes on."""
+    found, new = [], [EMPTY]
     while new:
-        found |= new
-        moves = [(board, squares, square) for board, squares in new.items() for square in legal_moves(board)]
-        after = {place(board, square): (*squares, square) for board, squares, square in moves}
-        new = {board: squares for board, squares in after.items() if legal_moves(board)}
+        found += new
+        after = dict.fromkeys(place(board, square) for board in new for square in legal_moves(board))
+        new = [board for board in after if legal_moves(board)]
     return found
 
 
@@ -91,29 +80,3 @@ def _images(squares: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
         yield squares
         yield tuple(_MIRRORED[square - 1] for square in squares)
         squares = tuple(_ROTATED[square - 1] for square in squares)
-
-
-def uniform(board: str) -> Mapping[int, float]:
-    """Return the move probabilities of a player that takes any free square."""
-    return dict.fromkeys(legal_moves(board), 1 / len(legal_moves(board)))
-
-
-def perfect(board: str) -> Mapping[int, float]:
-    """Return the move probabilities of a player that takes any square that keeps the value."""
-    return dict.fromkeys(best_moves(board), 1 / len(best_moves(board)))
-
-
-def reward(policy: Policy, mark: str, opponent: Callable[[str], Mapping[int, float]] | None) -> Callable[[str], float]:
-    """Return the expected reward of ``mark`` with ``policy`` against ``opponent``, ``None`` for a best response."""
-
-    @cache
-    def expected(board: str) -> float:
-        if not legal_moves(board):
-            return float(value(board) if mark_to_move(board) == mark else -value(board))
-        after = {square: expected(place(board, square)) for square in legal_moves(board)}
-        if mark_to_move(board) != mark and opponent is None:
-            return min(after.values())
-        chances = policy[board] if mark_to_move(board) == mark else opponent(board) if opponent else {}
-        return sum(chance * after[square] for square, chance in chances.items())
-
-    return expected
