@@ -7,7 +7,7 @@ feign one. Text that does not name exactly one legal move ends the game.
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -148,20 +148,10 @@ class MoveGame(Game):
             found.update((f"{said.role}_moves", *self.remarks(task, moves[:turn], said.role)))
         return found
 
-    def decision(self, key: str | Callable[[Moves], str], task: Task, moves: Moves, role: str = "") -> Decision:
-        """Return the decision after ``moves``, seen by ``role`` (default: the role to move).
-
-        ``key``: its key, or a function of moves that also gives the keys of the role's earlier decisions.
-        """
-        state = State(task)
-        for move in moves:
-            state = replace(state, history=(*state.history, Utterance(self.to_move(state) or "", f"[{move}]")))
-        mover = role or self.to_move(state) or ""
-        legal, own = tuple(f"[{move}]" for move in self.legal_moves(task, moves)), None
-        if not isinstance(key, str):
-            earlier = [(at, said.content) for at, said in enumerate(state.history) if said.role == mover]
-            own, key = tuple((key(moves[:at]), move) for at, move in earlier), key(moves)
-        return Decision(key, self.observe(state, mover), legal, own)
+    def decision(self, key: str, state: State, role: str, own: tuple[tuple[str, str], ...] | None = None) -> Decision:
+        """Return the decision of ``role`` in ``state``; ``own``: its earlier ones."""
+        seen = self.observe(state, role)
+        return Decision(key, seen, tuple(f"[{move}]" for move in seen.facts["legal"]), own)
 
 
 @dataclass(frozen=True)

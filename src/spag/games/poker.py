@@ -4,13 +4,14 @@ A task is a numbered hand, so there are many tasks with disjoint ids; both split
 probability. Chips are always player_0's net gain.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from spag.core.errors import DataError
-from spag.core.types import Outcome, Result, Split, State, Task
-from spag.games.base import Policy, SolvedGame, split_in_id
+from spag.core.types import Outcome, Result, Split, State, Task, Utterance
+from spag.games.base import Decision, Policy, SolvedGame, split_in_id
 from spag.games.moves import MoveGame, Moves, in_rounds, without_brackets
 
 Deal = tuple[str, ...]
@@ -33,6 +34,13 @@ class Tree:
     player_to_move: Callable[[Moves], int]
     information_set: Callable[[Deal, int, Moves], str]
     chips: Callable[[Deal, Moves], int]
+
+    def histories(self, moves: Moves = ()) -> Iterator[Moves]:
+        """Yield every sequence of moves after which a player decides, prefixes first."""
+        if self.legal_moves(moves):
+            yield moves
+            for move in self.legal_moves(moves):
+                yield from self.histories((*moves, move))
 
     def value(self, policy: Policy, player: int, own: Policy | None = None) -> float:
         """Return the expected chips of ``player`` (0 or 1) with ``own``, or a best response, against ``policy``."""
@@ -108,6 +116,10 @@ class PokerGame(MoveGame, SolvedGame):
             raise DataError(f"task {task.id!r}: {fault}")
         return State(task, seed)
 
+    def to_move(self, state: State) -> str | None:
+        moves = self.played(state.task, state.history)
+        return self.roles[self.tree.player_to_move(moves)] if state.result is None else None
+
     def legal_moves(self, task: Task, moves: Moves) -> Moves:
         return self.tree.legal_moves(moves)
 
@@ -121,6 +133,20 @@ class PokerGame(MoveGame, SolvedGame):
         pair = "pair of " if cards[winner] == cards.get("board") else ""
         shown = f"{winner}'s {pair}{cards[winner]} beat {loser}'s {cards[loser]}"
         return self.end(state, f"{winner}_wins", rewards, f"{loser} folded" if moves[-1] == "fold" else shown)
+
+    def decisions(self) -> Sequence[Decision]:
+        """Return the decision of each information set; in this order, their prompts share prefixes."""
+        found = {}
+        for moves in self.tree.histories():
+            roles = [self.roles[self.tree.player_to_move(moves[:at])] for at in range(len(moves) + 1)]
+            said = tuple(Utterance(role, f"[{move}]") for role, move in zip(roles, moves, strict=False))
+            for deal in self.tree.deals:
+                key = partial(self.tree.information_set, deal, self.tree.player_to_move(moves))
+                if key(moves) not in found:
+                    own = tuple((key(moves[:at]), one.content) for at, one in enumerate(said) if one.role == roles[-1])
+                    state = State(deal_task("", deal), history=said)
+                    found[key(moves)] = self.decision(key(moves), state, roles[-1], own)
+        return list(found.values())
 
     def score_policy(self, policy: Policy) -> Mapping[str, float]:
         """Return exploitability, and each player's chips a hand against a best response."""

@@ -1,17 +1,16 @@
 """Kuhn poker as a game of texts: moves in square brackets, rewards in chips, exact scores of a policy. Six deals."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from spag.core.types import Observation, Task
-from spag.games.base import Bot, Decision, Figure
+from spag.games.base import Bot, Figure
 from spag.games.kuhn_poker import solver
-from spag.games.moves import ROLES, MoveGame, Moves, drawn_move, move_outcomes, shares_of_moves
+from spag.games.moves import MoveGame, Moves, drawn_move, move_outcomes, shares_of_moves
 from spag.games.poker import VOID, PokerGame
 
 RULES = """\
@@ -88,10 +87,3 @@ class KuhnPoker(PokerGame):
 
     def describe_view(self, observation: Observation) -> str:
         return f"Your card is {observation.facts['card']}."
-
-    def decisions(self) -> Sequence[Decision]:
-        """Return the 12 information sets; their keys are those of ``solver.information_set``."""
-        return [
-            self.decision(partial(solver.information_set, card), Task("", dict.fromkeys(ROLES, card)), moves)
-            for card, moves in solver.INFORMATION_SETS
-        ]

@@ -1,18 +1,17 @@
 """Leduc poker as a game of texts: moves in square brackets, rewards in chips, exact scores of a policy."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spag.core.types import Observation, Outcome, State, Task
-from spag.games.base import Bot, Decision
+from spag.core.types import Observation, Outcome, Task
+from spag.games.base import Bot
 from spag.games.leduc_poker import solver
 from spag.games.moves import ROLES, MoveGame, Moves, drawn_move, move_outcomes, shares_of_moves
-from spag.games.poker import VOID, PokerGame, deal_task
+from spag.games.poker import VOID, PokerGame
 
 RULES = """\
 Leduc poker: player_0 and player_1 pay one chip each and get one card each of J, J, Q, Q, K, K. There are two rounds \
@@ -56,10 +55,6 @@ class LeducPoker(PokerGame):
 
     hands: Annotated[int, Field(ge=30, le=60_000, multiple_of=30, description="hands in each split")] = 600
 
-    def to_move(self, state: State) -> str | None:
-        moves = self.played(state.task, state.history)
-        return self.roles[solver.player_to_move(moves)] if state.result is None else None
-
     def vocabulary(self) -> Moves:
         return solver.MOVES
 
@@ -95,12 +90,3 @@ class LeducPoker(PokerGame):
             return f"You hold {card}."
         # Small models do not see by themselves that two cards are equal.
         return f"You hold {card}, the board is {board}{': a pair' if card == board else ''}."
-
-    def decisions(self) -> Sequence[Decision]:
-        """Return the 288 decisions, by ``solver.information_set``; in this order, their prompts share prefixes."""
-        return [
-            self.decision(partial(solver.information_set, rank, board), deal_task("", (rank, rank, board)), moves)
-            for moves in solver.histories()
-            for board in (solver.RANKS if solver.rounds(moves)[1] is not None else ("",))
-            for rank in solver.RANKS
-        ]

@@ -9,7 +9,7 @@ Suits never matter, so an information set is a rank, the moves and, in the secon
 and exploitability, its half, 2.3736.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from itertools import product
 
@@ -96,14 +96,6 @@ def honest_chances(card: str, board: str | None, legal: Moves) -> Mapping[str, f
     return {move: 0.25 / len(legal) + 0.75 * (move == chosen) for move in legal}
 
 
-def histories(moves: Moves = ()) -> Iterator[Moves]:
-    """Yield every sequence of moves after which a player decides, prefixes first."""
-    if legal_moves(moves):
-        yield moves
-        for move in legal_moves(moves):
-            yield from histories((*moves, move))
-
-
 def information_set(rank: str, board: str, moves: Moves) -> str:
     """Name what the player to move knows; ``board`` is used in the second round only."""
     return " ".join((rank, *moves, *(("|", board) if rounds(moves)[1] is not None else ())))
@@ -112,4 +104,4 @@ def information_set(rank: str, board: str, moves: Moves) -> str:
 TREE = Tree(
     DEALS, legal_moves, player_to_move, lambda deal, player, moves: information_set(deal[player], deal[2], moves), chips
 )
-value, exploitability = TREE.value, TREE.exploitability
+value, exploitability, histories = TREE.value, TREE.exploitability, TREE.histories

@@ -129,7 +129,7 @@ class Nim(OpenGame):
     def decisions(self) -> Sequence[Decision]:
         """Return every heap up to ``largest_heap`` for each role, ``player_0 13``: each may have its own model."""
         return [
-            self.decision(f"{role} {stones}", _heap(stones), (), role)
+            self.decision(f"{role} {stones}", State(_heap(stones)), role)
             for role in self.roles
             for stones in range(1, self.largest_heap + 1)
         ]

@@ -158,7 +158,8 @@ class TicTacToe(OpenGame):
 
     def decisions(self) -> Sequence[Decision]:
         """Return the 4,520 boards on which the game goes on."""
-        return [self.decision(board, _task_of(board), ()) for board in solver.decisions()]
+        states = {board: State(_task_of(board)) for board in solver.decisions()}
+        return [self.decision(board, state, str(self.to_move(state))) for board, state in states.items()]
 
     def score_policy(self, policy: Policy) -> Mapping[str, float]:
         """Return ``value_kept``, the mean probability of a move that keeps the game value on boards where some move
