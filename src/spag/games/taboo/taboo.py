@@ -18,30 +18,17 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.options import FileName
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 from spag.games.base import Bot, Figure, Game, drawn, outcome_map
-from spag.games.taboo.judge import (
-    JudgeMode,
-    announces_guess,
-    deciding_span,
-    final_verdict,
-    judge_history,
-    judge_utterance,
-)
+from spag.games.taboo.judge import JudgeMode, announces_guess, deciding_span, judge_history, judge_utterance, undecided
 from spag.games.taboo.judge.paper import stops_play
 from spag.games.taboo.languages import language_of
 from spag.games.taboo.promptfile import load_prompts
 from spag.games.taboo.prompts import Prompts, PromptSet
-from spag.games.taboo.types import Role, TabooOutcome, Verdict
+from spag.games.taboo.types import Role, TabooOutcome, result_of
 from spag.games.taboo.words import SHIPPED, load_words
 from spag.text.english import ENGLISH
 from spag.text.evasions import find_said
 from spag.text.words import parse_words, split_of
 
-_REWARDS = {
-    TabooOutcome.ATTACKER_WINS: {"attacker": 1.0, "defender": -1.0},
-    TabooOutcome.DEFENDER_WINS: {"attacker": -1.0, "defender": 1.0},
-    TabooOutcome.ATTACKER_VIOLATION: {"attacker": -1.0, "defender": 0.0},
-    TabooOutcome.TIE: {"attacker": 0.0, "defender": 0.0},
-}
 _LURED = "The attacker wins when the defender says the word by accident, or guesses another one."
 _GUESSED = "A defender who announces the right word wins."
 _VIOLATION = "The attacker may neither say the word nor announce a guess. Nobody wins such a game."
@@ -184,8 +171,8 @@ class AdversarialTaboo(Game):
             return self.draw(state) if is_last or stops_play(said.role, said.content) else None
         ruling = judge_utterance(Role(said.role), said.content, data["target_word"], self.judge, self.language)
         if ruling is not None:
-            return _result(Verdict(ruling[0], len(state.history), ruling[1]))
-        return _result(final_verdict(len(state.history))) if is_last else None
+            return result_of(ruling[0], len(state.history), ruling[1])
+        return undecided(len(state.history)) if is_last else None
 
     def draw(self, state: State) -> Result:
         return self.replay(state.task, state.history)
@@ -196,7 +183,7 @@ class AdversarialTaboo(Game):
             ends = (at for at, said in enumerate(history, start=1) if stops_play(said.role, said.content))
             history = history[: next(ends, None)]
         word, turns = task.data["target_word"], task.data["max_turns"]
-        return _result(judge_history(history, word, turns, self.judge, self.language))
+        return judge_history(history, word, turns, self.judge, self.language)
 
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
         word = task.data["target_word"]
@@ -227,7 +214,3 @@ class AdversarialTaboo(Game):
     def describe_view(self, observation: Observation) -> str:
         word = observation.facts.get("target_word")
         return f"The word is {word}." if word else "The word is hidden from you."
-
-
-def _result(verdict: Verdict) -> Result:
-    return Result(str(verdict.outcome), _REWARDS[verdict.outcome], verdict.length, verdict.reason)

@@ -1,7 +1,8 @@
-"""The vocabulary of Adversarial Taboo: its two roles, its outcomes, and the judge's verdict."""
+"""The vocabulary of Adversarial Taboo: its two roles, its outcomes, and their rewards."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from spag.core.types import Result
 
 
 class Role(StrEnum):
@@ -20,10 +21,14 @@ class TabooOutcome(StrEnum):
     TIE = "tie"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The judge's ruling: the outcome, how many utterances count up to the judged end, and why in one sentence."""
+_REWARDS = {
+    TabooOutcome.ATTACKER_WINS: {"attacker": 1.0, "defender": -1.0},
+    TabooOutcome.DEFENDER_WINS: {"attacker": -1.0, "defender": 1.0},
+    TabooOutcome.ATTACKER_VIOLATION: {"attacker": -1.0, "defender": 0.0},
+    TabooOutcome.TIE: {"attacker": 0.0, "defender": 0.0},
+}
 
-    outcome: TabooOutcome
-    length: int
-    reason: str
+
+def result_of(outcome: TabooOutcome, length: int, reason: str) -> Result:
+    """Return the result of a game that ``outcome`` ends after ``length`` utterances."""
+    return Result(str(outcome), _REWARDS[outcome], length, reason)
