@@ -135,8 +135,9 @@ def test_reasoning_need_not_have_a_geometric_mean(tmp_path: Path) -> None:
 
 def test_a_comparison_on_a_task_has_a_p_value(tmp_path: Path) -> None:
     score = {"value": 0.0, "low": -0.1, "high": 0.1}
+    counted = {**score, "se": None, "better": 0, "worse": 0}
     model = {
-        "tasks": {"t": {"value": 0.5, "se": None, "items": 1, "difference": score}},
+        "tasks": {"t": {"value": 0.5, "se": None, "items": 1, "difference": counted}},
         "geometric_mean": {"value": 0.5, "difference": score},
     }
     found = {"reference": "a", "tasks": {"t": {"label": "T", "metric": "acc", "shots": 0}}, "models": {"a": model}}

@@ -12,6 +12,7 @@ from spag.evaluation.arena.ratings import Rating
 from spag.evaluation.arena.standings import RoleTable
 from spag.evaluation.health import RoleHealth
 from spag.evaluation.intervals import Rate
+from spag.evaluation.reasoning.results import Interval, ItemDifference
 from spag.games.base import Game
 from spag.games.registry import get
 from spag.storage.jsonfile import convert, read_json
@@ -54,32 +55,19 @@ class _Health(TypedDict):
     warnings: list[str]
 
 
-class _Score(TypedDict):
-    value: float
-    low: float
-    high: float
-
-
-class _Tested(_Score):
-    p: float
-    better: int
-    worse: int
-
-
 class _TaskFigure(TypedDict):
     value: float
     se: float | None
     items: int
-    difference: _Tested
+    difference: ItemDifference
     seconds: NotRequired[float]
     versions: NotRequired[dict[str, str]]
 
 
 class _Mean(TypedDict):
     value: float
-    difference: _Score
+    difference: Interval
     tasks: NotRequired[list[str]]
-    se: NotRequired[float | None]
 
 
 class _ReasoningModel(TypedDict):
