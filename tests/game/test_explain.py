@@ -6,7 +6,7 @@ import pytest
 
 from spag.core.episodes import Episode
 from spag.core.types import Task, Utterance
-from spag.games.base import explain
+from spag.games.replay import explain
 from spag.games.taboo.judge import JudgeMode, deciding_span
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.games.taboo.types import Role, TabooOutcome

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, TypeVar
 
-from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 
@@ -39,19 +38,6 @@ class Figure:
     is_count: bool = False
     limit: float | None = None
     warning: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """A result explained. ``decisive``: the position of the deciding utterance, from 0; ``span``: its deciding
-    characters; ``disputed``: the judge's present ruling if it differs from the recorded outcome.
-    """
-
-    outcome: Outcome
-    reason: str
-    decisive: int | None = None
-    span: tuple[int, int] | None = None
-    disputed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -262,23 +248,3 @@ def outcome_map(*outcomes: Outcome) -> Mapping[str, Outcome]:
 def is_competitive(game: Game) -> bool:
     """Tell whether one player can win alone; ratings and scores mean nothing for players who win together."""
     return any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
-
-
-def explain(game: Game, episode: Episode) -> Explanation:
-    """Explain the recorded outcome of ``episode``, else the judge's. Raises ``DataError`` for one of another game."""
-    found = game.replay(episode.task, episode.history, episode.seed or 0)
-    recorded = episode.outcome or found.outcome
-    if recorded not in game.outcomes:
-        known = ", ".join(game.outcomes)
-        raise DataError(f"game {episode.id!r}: {game.name} has no outcome {recorded!r}; it has {known}")
-    outcome, reason = game.outcomes[recorded], _sentence(episode.reason or found.reason)
-    if recorded != found.outcome:
-        ruling = f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}"
-        return Explanation(outcome, reason, disputed=ruling)
-    decisive = None if outcome.is_draw or not found.length else found.length - 1
-    span = game.explain(episode.task, episode.history[: found.length], found) if decisive is not None else None
-    return Explanation(outcome, reason, decisive, span)
-
-
-def _sentence(reason: str) -> str:
-    return f"{reason[:1].upper()}{reason[1:]}." if reason else ""

@@ -13,7 +13,8 @@ from spag.core.episodes import Episode
 from spag.core.visible import counted
 from spag.evaluation.health import health
 from spag.evaluation.warnings import MOST_COPIED, MOST_REPEATED, MOST_VIOLATIONS, free_roles
-from spag.games.base import Explanation, Figure, Game, explain
+from spag.games.base import Figure, Game
+from spag.games.replay import Explanation, explain
 
 MOST = 3
 """Games shown of each kind."""

@@ -18,7 +18,7 @@ from spag.algorithms.settings import TeacherSettings
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.core.options import SamplingConfig
-from spag.games.base import Explanation, explain
+from spag.games.replay import Explanation, explain
 from spag.report.html import capital
 from spag.runs.reading import RunFolder
 from spag.runs.records import games_of

@@ -12,7 +12,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from spag.core.errors import SpagError
 from spag.core.types import State
-from spag.games.base import Game, explain
+from spag.games.base import Game
+from spag.games.replay import explain
 from spag.report.arena_tables import role_table
 from spag.report.html import game_style, spaced
 from spag.report.readable import ReadableRun
