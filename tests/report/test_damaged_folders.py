@@ -74,19 +74,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    names = (
-        "ratings",
-        "win-matrix",
-        "reasoning-radar",
-        "reasoning-bars",
-        "outcomes",
-        "online-training",
-        "training-spag-1",
-        "training-imitation",
-    )
     # figures take most of the time; one test makes them
-    monkeypatch.setattr("spag.report.page._plots", lambda _: [(name, "", None) for name in names])
-    leave_undrawn(monkeypatch)
+    monkeypatch.setattr("spag.report.page._plots", lambda _: [])
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 

@@ -18,13 +18,13 @@ from spag.report.plot_files import plot_style, remove_others, save_plot
 from spag.report.readable import ReadableRun
 from spag.report.showcase import pick_games
 from spag.runs.reading import RunFolder
-from spag.runs.records import GameFile, OnlinePhase, SelfPlay, games_of
+from spag.runs.records import GameFile, OnlinePhase, games_of
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically
 
 _LONGEST = 1500  # characters shown of an utterance
-Drawn = Iterator[tuple[str, str, Figure]]
-"""Plots with their file names and captions."""
+Drawn = Iterator[tuple[str, str, str, Figure]]
+"""Plots with their places in the template, file names and captions."""
 
 
 def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: None) -> Path:
@@ -36,12 +36,12 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
     run = ReadableRun(RunFolder.open(run_folder))
     folder = run_folder / "report"
     with plot_style():
-        plots = {name: save_plot(figure, name, says, folder / "plots") for name, says, figure in _plots(run)}
-    remove_others(folder / "plots", plots)
+        plots = [(at, name, save_plot(figure, name, says, folder / "plots")) for at, name, says, figure in _plots(run)]
+    remove_others(folder / "plots", [name for _, name, _ in plots])
     style = (resources.files("spag.report") / "templates" / "style.css").read_text(encoding="utf-8")
     shown = {
         "run": run,
-        "plots": plots,
+        "plots": [(at, plot) for at, _, plot in plots],
         "style": Markup("\n".join((theme(), style, game_style(*run.games.values())))),
         "versions": run_tables.versions(run),
         "cost": run_tables.cost_table(run),
@@ -63,24 +63,29 @@ def _plots(run: ReadableRun) -> Drawn:
     if run.arena:
         if is_competitive(run.game):
             rated = charts.ratings(run.arena["ratings"])
-            yield "ratings", "Elo points of the players with 95 % intervals", rated
+            yield "ratings", "ratings", "Elo points of the players with 95 % intervals", rated
         says = f"Share of games that the {run.game.roles[0]} wins, by pairing"
-        yield "win-matrix", says, charts.win_matrix(run.arena["matrix"], run.game)
+        yield "win-matrix", "win-matrix", says, charts.win_matrix(run.arena["matrix"], run.game)
     if run.reasoning:
         labels = {task: about["label"] for task, about in run.reasoning["tasks"].items()}
         figures = {name: model["tasks"] for name, model in run.reasoning["models"].items()}
         if len(labels) >= 3:
             says = "Reasoning by task and model, as shares of the best model's score"
-            yield "reasoning-radar", says, charts.reasoning_radar(labels, figures)
+            yield "reasoning-radar", "reasoning-radar", says, charts.reasoning_radar(labels, figures)
         says = "Reasoning scores by task and model with 95 % intervals"
-        yield "reasoning-bars", says, charts.reasoning_bars(labels, figures)
-    for name, (game, plays) in _outcome_plots(run).items():
-        yield name, f"How self-play games of {game.title} ended, by iteration", charts.outcome_shares(plays, game)
-    for phase in _shown_online(run):
-        yield from _online_plots(run, phase)
+        yield "reasoning-bars", "reasoning-bars", says, charts.reasoning_bars(labels, figures)
+    played_by = run.plays_by_game()
+    for game, plays in played_by:
+        name = f"outcomes-{plain_name(game)}" if len(played_by) > 1 else "outcomes"
+        says = f"How self-play games of {game.title} ended, by iteration"
+        yield f"outcomes {game.name}", name, says, charts.outcome_shares(plays, game)
+    phases = _shown_online(run)
+    for phase in phases:
+        yield from _online_plots(run, phase, f"online-{phase.name}" if len(phases) > 1 else "online")
     played = {model.name: games_of(model)[0] for model in run.models}
     for name, rows in run.training.items():
-        yield f"training-{name}", f"Training curves of {name}", curves.training_curves(name, rows, played[name])
+        figure = curves.training_curves(name, rows, played[name])
+        yield "training", f"training-{name}", f"Training curves of {name}", figure
 
 
 def _shown_online(run: ReadableRun) -> list[OnlinePhase]:
@@ -88,37 +93,22 @@ def _shown_online(run: ReadableRun) -> list[OnlinePhase]:
     return [phase for phase in run.online_phases if phase.rows]
 
 
-def _online_plots(run: ReadableRun, phase: OnlinePhase) -> Drawn:
+def _online_plots(run: ReadableRun, phase: OnlinePhase, stem: str) -> Drawn:
+    """Yield the plots of a phase; their file names begin with ``stem``."""
     for game in phase.games:
-        of_games, of_evaluations, of_exact = _online_names(run, phase, game)
+        place, name = f"{phase.name} {game.name}", f"{stem}-{plain_name(game)}"
         evaluations = [row for row in phase.evaluations if row["game"] == game.name]
-        if any(name.startswith(f"{game.name}/{role}/") for row in phase.rows for name in row for role in game.roles):
+        if any(key.startswith(f"{game.name}/{role}/") for row in phase.rows for key in row for role in game.roles):
             says = f"Figures of the games of each online step by role, {game.title}"
-            yield of_games, says, curves.role_curves(phase.rows, game)
+            yield place, name, says, curves.role_curves(phase.rows, game)
         if evaluations:
             says = f"Evaluations between online steps by role, {game.title}"
-            yield of_evaluations, says, curves.evaluation_curves(evaluations, game)
+            yield place, f"{name}-evaluations", says, curves.evaluation_curves(evaluations, game)
         if any(row["exact"] for row in evaluations):
-            says = f"Exact figures of the policy by online step, {game.title}"
-            yield of_exact, says, curves.exact_curves(evaluations, game, run.exact_figures(game), phase)
-    of_training = curves.training_curves("Training", phase.rows, phase.games[0], online=True)
-    yield _stem(run, phase, "training"), "Training figures by online step", of_training
-
-
-def _outcome_plots(run: ReadableRun) -> dict[str, tuple[Game, list[SelfPlay]]]:
-    """Return the self-play of each game by the file name of its plot."""
-    found = run.plays_by_game()
-    return {f"outcomes-{plain_name(game)}" if len(found) > 1 else "outcomes": (game, plays) for game, plays in found}
-
-
-def _online_names(run: ReadableRun, phase: OnlinePhase, game: Game) -> list[str]:
-    """Return the file names of a game's plots: of its games, evaluations and exact metrics."""
-    return [f"{_stem(run, phase, plain_name(game))}{kind}" for kind in ("", "-evaluations", "-exact")]
-
-
-def _stem(run: ReadableRun, phase: OnlinePhase, what: str) -> str:
-    """Return the file name of a plot of online steps, which names the phase if the run has several."""
-    return f"online-{phase.name}-{what}" if len(_shown_online(run)) > 1 else f"online-{what}"
+            figure = curves.exact_curves(evaluations, game, run.exact_figures(game), phase)
+            yield place, f"{name}-exact", f"Exact figures of the policy by online step, {game.title}", figure
+    figure = curves.training_curves("Training", phase.rows, phase.games[0], online=True)
+    yield place, f"{stem}-training", "Training figures by online step", figure
 
 
 def _arena(run: ReadableRun) -> dict[str, Any]:
@@ -153,7 +143,6 @@ def _matrix_caption(arena: Mapping[str, Any], game: Game) -> str:
 def _selfplay(run: ReadableRun) -> dict[str, Any]:
     health = {play.name: play.health for play in run.plays if play.health}
     return {
-        "outcome_plots": _outcome_plots(run),
         "health": run_tables.health_tables(health),
         "warnings": [(name, line) for name, found in health.items() for line in found["warnings"]],
     }
@@ -163,8 +152,6 @@ def _online_phase(run: ReadableRun, phase: OnlinePhase) -> dict[str, Any]:
     """Return the tables of a phase's games, and where its time went."""
     return {
         "phase": phase,
-        "plots": {game: _online_names(run, phase, game) for game in phase.games},
-        "training": _stem(run, phase, "training"),
         "tables": {game: run_tables.evaluation_tables(phase, game, run.exact_figures(game)) for game in phase.games},
         "time": run_tables.time_table(phase.rows),
         "evaluating_s": sum(row["evaluate_s"] for row in phase.rows if is_number(row.get("evaluate_s"))),
