@@ -75,8 +75,7 @@ def names_games(phase: PhaseConfig) -> bool:
 
 def phases_of(models: list[PlannedModel], run: RunFolder) -> list[Learned]:
     """Return the phases that produced ``models``, with the iterations of a phase as one."""
-    phases = groupby(models, key=lambda model: model.folder.partition("/")[0])
-    return [_learned(list(own), run) for _, own in phases]
+    return [_learned(list(own), run) for _, own in groupby(models, key=lambda model: model.label)]
 
 
 def _learned(models: list[PlannedModel], run: RunFolder) -> Learned:
@@ -87,8 +86,7 @@ def _learned(models: list[PlannedModel], run: RunFolder) -> Learned:
         what, data = _iterations(models, run)
     else:
         what, data = _taught(phase, _counts(models[0], run))
-    name = models[0].name if models[0].iteration is None else models[0].name.rpartition("-")[0]
-    return Learned(name, what, data, *_settings(phase.settings))
+    return Learned(models[0].label, what, data, *_settings(phase.settings))
 
 
 def _method(algorithm: str) -> str:

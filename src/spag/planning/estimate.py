@@ -19,7 +19,7 @@ from spag.planning.here import plan_here, planned_engines
 from spag.planning.plan import Planner
 from spag.planning.samples import NoExamplesError, play_work
 from spag.planning.specs import GIB, KNOWN_SHAPES, ModelShape, read_shape
-from spag.planning.stage import StagePlan, adapter_count, label_of, labels, with_adapters
+from spag.planning.stage import StagePlan, adapter_count, labels, with_adapters
 from spag.runs.execute import mix_warnings, preview_run
 from spag.runs.layout import planned_models
 from spag.runs.machine_checks import is_elsewhere
@@ -104,8 +104,8 @@ def _plans(planner: Planner, config: RunConfig) -> tuple[list[StagePlan], str]:
 def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
     found = {"arena": counted(plans["arena"].count, "game")}
     for model in planned_models(config):
-        settings, plan = model.phase.settings, plans[label := label_of(model)]
-        played = plans.get(f"{label} self-play")
+        settings, plan = model.phase.settings, plans[model.label]
+        played = plans.get(f"{model.label} self-play")
         found[f"{model.folder}/play"] = counted(played.count, "game") if played else "games of bots"
         if isinstance(settings, OnlineSettings):
             work = f"{counted(settings.steps, 'step')} of {counted(settings.games, 'game')}"

@@ -18,7 +18,7 @@ from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
 from spag.planning.memory import PROGRAM, Memory, play_memory, training_memory
 from spag.planning.samples import Work, longest_text, play_work
 from spag.planning.specs import GIB, Device, ModelShape
-from spag.runs.layout import PlannedModel, planned_models
+from spag.runs.layout import planned_models
 
 LACKS = "it needs more memory than there is"
 _NOTHING = Memory()
@@ -29,14 +29,9 @@ def adapter_count(phase: PhaseConfig, game: GameConfig) -> int:
     return sum(len(one.roles) for one, _ in phase.mix(game)) if phase.settings.per_role else 1
 
 
-def label_of(model: PlannedModel) -> str:
-    """Return a run's name for the phase of a model: its algorithm, numbered if several phases have it."""
-    return model.name if model.iteration is None else model.name.rpartition("-")[0]
-
-
 def labels(config: RunConfig) -> list[str]:
     """Return a run's names for its phases, in order; their stages are named after them."""
-    return list(dict.fromkeys(map(label_of, planned_models(config))))
+    return list(dict.fromkeys(model.label for model in planned_models(config)))
 
 
 def with_adapters(config: RunConfig) -> RunConfig:

@@ -37,6 +37,11 @@ class PlannedModel:
     iteration: int | None = None
 
     @property
+    def label(self) -> str:
+        """The run's name for its phase: the algorithm, numbered if several phases have it."""
+        return self.name if self.iteration is None else self.name.rpartition("-")[0]
+
+    @property
     def is_online(self) -> bool:
         return isinstance(self.phase.settings, OnlineSettings)
 

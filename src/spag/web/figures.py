@@ -51,7 +51,7 @@ def phases_of(run: ReadableRun) -> Iterator[dict[str, Any]]:
     """
     online = {phase.name: phase for phase in run.online_phases if phase.rows}
     lines = describe_phases(run.config) if run.config else []
-    phases = groupby(run.models, key=lambda model: model.folder.partition("/")[0])
+    phases = groupby(run.models, key=lambda model: model.label)
     for line, (_, models) in zip(lines, phases, strict=True):
         title, _, about = line.partition(": ")
         shown: dict[str, Any] = {"title": title, "about": about, "cards": [], "online": None, "tables": []}
