@@ -1,7 +1,7 @@
 """Checks that find errors in a run before its first minute of work, instead of after hours.
 
 Settings are checked against the game, the files that they name, the models' configs, the installed packages, and the
-machine. Only models' configs are loaded or downloaded; nothing is converted.
+machine. Only configs of models are loaded or downloaded, and tokenizers of local ones loaded; nothing is converted.
 """
 
 from collections.abc import Iterator, Sequence

@@ -4,7 +4,6 @@ and connections, memory for play.
 
 import asyncio
 import os
-import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,9 +29,6 @@ SLOT_TOKENS = 128
 (``slots.GROWTH``).
 """
 _CONNECT_S = 5.0
-_TOKENIZER = "tokenizer_config.json"
-_TEMPLATES = ("chat_template.jinja", "additional_chat_templates/default.jinja")
-_TEMPLATE = re.compile(rb'"chat_template"\s*:\s*[\["]')
 _FILES = 64  # files that a process has open besides its connections
 
 
@@ -183,7 +179,7 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
     """Read a model's config, and an adapter's; check that there are weights, a chat template if it is used, attention
     that vLLM can split, and memory for the utterances.
     """
-    from spag.models.loading import load_config  # noqa: PLC0415 - imports torch
+    from spag.models.loading import load_config, load_tokenizer  # noqa: PLC0415 - imports torch
 
     folder = expanded(model.name)
     if model.name == EMBEDDED_NAME:
@@ -197,23 +193,15 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
         raise ModelError(
             f"{model.name}: no safetensors weights found (pickled weights are never loaded); convert it first"
         )
-    if model.prompt_style == "chat" and not trust:  # code may set a template
-        _check_template(model.name, folder if (folder / _TOKENIZER).exists() else Path(source))
+    is_chat = model.prompt_style == "chat" and folder.is_dir()  # of a hub id the tokenizer would be downloaded
+    if is_chat and not load_tokenizer(model.name, trust_remote_code=trust).chat_template:
+        fix = "name a model with one, or set model.prompt_style=plain for all models"
+        raise ModelError(f"{model.name}: its tokenizer has no chat template; {fix}")
     if backend_here(config, model) is Backend.VLLM:
         if refusal := split_refusal(*_heads(found), config.engine.tensor_parallel):
             raise ConfigError(f"{model.name}: {refusal}")
     elif not is_elsewhere(config):
         _check_slots(config, found)
-
-
-def _check_template(name: str, folder: Path) -> None:
-    """Raise ``ModelError`` if the tokenizer in ``folder``, a local one, has no chat template."""
-    config = folder / _TOKENIZER  # holds numbers that no JSON of ours may
-    has = any((folder / file).is_file() for file in _TEMPLATES)
-    has = has or (config.is_file() and _TEMPLATE.search(config.read_bytes()) is not None)
-    if not has and (config.is_file() or (folder / "tokenizer.json").is_file()):
-        fix = "name a model with one, or set model.prompt_style=plain for all models"
-        raise ModelError(f"{name}: its tokenizer has no chat template; {fix}")
 
 
 def _heads(model: Any) -> tuple[int, int]:
