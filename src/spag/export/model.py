@@ -97,8 +97,6 @@ def save_weights(source: ExportSource, folder: Path, dtype: str | None = None) -
     except SafetensorError as error:  # a full disk
         fault = f"cannot be written: {first_line(error)}; free some space and export again"
         raise StorageError(f"{folder.parent.parent}: {fault}") from error
-    for file in folder.glob("*.safetensors"):
-        file.chmod(0o644)  # safetensors writes files readable only by their owner
     return Weights(wanted, model.num_parameters(), merged)
 
 
