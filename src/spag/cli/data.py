@@ -21,18 +21,15 @@ if TYPE_CHECKING:
 @json_option
 def games_command(name: str | None, as_json: bool) -> None:
     """List the installed games, or show roles, outcomes, settings, bots and a prompt of one."""
-    if name and as_json:
-        from spag.cli.tables import opening_prompt
-        from spag.games.registry import get
+    from spag.cli.tables import opening_prompt, print_game_details
+    from spag.games.registry import get
 
-        print_json({**_described(name), "prompt": opening_prompt(get(name))[1]})
-    elif name:
-        from spag.cli.tables import print_game_details
-        from spag.games.registry import get
-
-        print_game_details(get(name))
-    else:
+    if not name:
         _list_games(as_json=as_json)
+    elif as_json:
+        print_json({**_described(name), "prompt": opening_prompt(get(name))[1]})
+    else:
+        print_game_details(get(name))
 
 
 def _list_games(*, as_json: bool) -> None:

@@ -148,18 +148,15 @@ class GameIndex:
     def sync(self) -> bool:
         """Read appended games, source by source, up to ``BATCH`` of one. Returns whether there are more."""
         with self._reading:  # two threads would add the same lines
-            return self._sync()
-
-    def _sync(self) -> bool:
-        try:
-            sources = {source.name: source for source in self._sources()}
-        except (SpagError, OSError) as error:
-            self._troubles[""] = str(error)
-            return False
-        self._troubles = {name: why for name, why in self._troubles.items() if name in sources}
-        for name in [name for name in self._followers if name not in sources]:
-            self._forget(name)
-        return any(map(self._follow, sources.values()))
+            try:
+                sources = {source.name: source for source in self._sources()}
+            except (SpagError, OSError) as error:
+                self._troubles[""] = str(error)
+                return False
+            self._troubles = {name: why for name, why in self._troubles.items() if name in sources}
+            for name in [name for name in self._followers if name not in sources]:
+                self._forget(name)
+            return any(map(self._follow, sources.values()))
 
     def episode(self, source: str, number: int) -> Episode | None:
         """Return a game from its file; ``None`` for an unknown one. Raises ``DataError`` if the file changed."""
