@@ -21,7 +21,7 @@ from spag.engines.vllm.setup import Backend
 from spag.learning import loop
 from spag.learning.policy import TrainedPolicy
 from spag.planning import here, specs
-from spag.planning.engines import ASLEEP, USABLE, Demand, engine_players, share_out, sleep_level
+from spag.planning.engines import ASLEEP, USABLE, Sharing, engine_players, share_out, sleep_level
 from spag.planning.estimate import estimate_run
 from spag.planning.here import engines_of
 from spag.planning.memory import transfer_memory
@@ -34,17 +34,17 @@ ALL = "reinforce.opponents={self: 1, snapshot: 1, start: 1}"
 WHOLE = ["reinforce.kl_coef=0", "reinforce.evaluate_every=null"]  # one engine, no copy of the weights
 
 
-def demand(**changes: float) -> Demand:
-    """An engine of 10 to 20 GiB beside a trainer of 30 GiB, 60 at its peak."""
+def sharing(gpu: float = GPU, **changes: float) -> Sharing | None:
+    """Share a GPU between an engine of 10 to 20 GiB and a trainer of 30 GiB, 60 at its peak."""
     sizes = {"least": 10, "roomy": 20, "resident": 30, "training": 60}
     known = {name: size * GIB for name, size in (sizes | changes).items() if name in sizes}
     rest = {name: value for name, value in changes.items() if name not in sizes}
-    return Demand(**{"engines": 1, **rest}, **known)  # type: ignore[arg-type]
+    return share_out(gpu, **{"engines": 1, **rest}, **known)  # type: ignore[arg-type]
 
 
 def shared(**changes: float) -> tuple[int, int] | None:
     """Return how many GiB each engine gets, and the level of sleep."""
-    found = share_out(demand(**changes), GPU)
+    found = sharing(**changes)
     return None if found is None else (round(found.each * 100), found.sleep)
 
 
@@ -74,7 +74,7 @@ def test_a_share_that_is_set_is_kept_or_refused() -> None:
 
 def test_what_training_leaves_fits_to_the_last_bit() -> None:
     """0.92 of 24 GiB, less 4.6, plus 4.6 is more than before in floating point."""
-    found = share_out(demand(least=1, roomy=1, resident=1, training=4.6, sleep=1), 24 * GIB)
+    found = sharing(24 * GIB, least=1, roomy=1, resident=1, training=4.6, sleep=1)
     assert found is not None and (found.sleep, found.each) == (0, 0.728)
 
 

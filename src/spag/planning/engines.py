@@ -23,23 +23,6 @@ _HOST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """The memory that an online phase needs on each GPU, in bytes. ``least``: an engine with room for one text of
-    ``engine.max_length``; ``roomy``: one with room for all texts at once. ``resident``: the trainer during play;
-    ``training``: at its peak. ``share``: the user's setting for all engines. ``sleep``: the level at which vLLM may
-    sleep; 0: never.
-    """
-
-    engines: int
-    least: float
-    roomy: float
-    resident: float
-    training: float
-    share: float | None = None
-    sleep: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Sharing:
     """The result: each of ``engines`` gets the share ``each`` of the GPU; vLLM sleeps at level ``sleep`` during
     training; 0: never. ``in_turn``: the policy's copies take turns in one engine.
@@ -57,19 +40,25 @@ class Sharing:
         return f"{sizes}, asleep (level {self.sleep}) while training" if self.sleep else f"{sizes}, always awake"
 
 
-def share_out(demand: Demand, gpu: float) -> Sharing | None:
-    """Return how trainer and engines share a GPU of ``gpu`` bytes; ``None`` if they do not fit.
+def share_out(
+    gpu: float, engines: int, *, least: float, roomy: float, resident: float, training: float,
+    share: float | None = None, sleep: int = 0,
+) -> Sharing | None:  # fmt: skip
+    """Return how a trainer and ``engines`` share a GPU of ``gpu`` bytes; ``None`` if they do not fit.
 
-    Engines sleep if there is no room for all texts during training.
+    In bytes: ``least``: an engine with room for one text of ``engine.max_length``; ``roomy``: one with room for all
+    texts at once; ``resident``: the trainer during play; ``training``: at its peak. ``share``: the user's setting for
+    all engines. ``sleep``: the level at which they may sleep, as they do if there is no room for all texts during
+    training; 0: never.
     """
     usable = USABLE * gpu
-    for level, need in ((0, demand.roomy), (demand.sleep, demand.least), (0, demand.least)):
+    for level, need in ((0, roomy), (sleep, least), (0, least)):
         # under FSDP the whole policy is gathered during play, which may take more than training does
-        free = usable - (demand.resident if level else max(demand.resident, demand.training))
-        engines = min(free, GPU_MEMORY * gpu) if demand.share is None else demand.share * gpu
-        trains = not level or demand.training + demand.engines * ASLEEP <= usable
-        if trains and demand.engines * need <= engines <= free:
-            return Sharing(demand.engines, int(1000 * engines / gpu / demand.engines) / 1000, level)
+        free = usable - (resident if level else max(resident, training))
+        given = min(free, GPU_MEMORY * gpu) if share is None else share * gpu
+        trains = not level or training + engines * ASLEEP <= usable
+        if trains and engines * need <= given <= free:
+            return Sharing(engines, int(1000 * given / gpu / engines) / 1000, level)
     return None
 
 

@@ -16,7 +16,7 @@ from spag.engines.vllm.setup import GPU_MEMORY
 from spag.games.base import Game, tasks_of
 from spag.games.registry import DEFAULT
 from spag.planning.advice import Change, engine_changes, fitting, nearest, sharing_changes, training_changes
-from spag.planning.engines import ASLEEP, USABLE, Demand, Sharing, engine_players, share_out, sleep_level
+from spag.planning.engines import ASLEEP, USABLE, Sharing, engine_players, share_out, sleep_level
 from spag.planning.memory import Memory, resident_memory, transfer_memory
 from spag.planning.samples import Work, iteration_work, longest_text, online_work, teacher_work
 from spag.planning.specs import GIB
@@ -72,8 +72,11 @@ class Planner(StagePlanner):
         )
 
     def _loaded(self, players: Iterable[str]) -> int:
-        """Return how many engines play at once, of ``players`` by name, two of whom meet in a game."""
-        return max(1, min(2 - self._one_engine, sum(kind_of(name) in (Kind.LOCAL, Kind.MIXTURE) for name in players)))
+        """Return how many engines play at once, of ``players`` by name, two of whom meet in a game; adapters of one
+        base share vLLM.
+        """
+        most = 1 if self.on_vllm and self.config.phases[0].settings.lora else 2
+        return max(1, min(most, sum(kind_of(name) in (Kind.LOCAL, Kind.MIXTURE) for name in players)))
 
     def _iterations(
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
@@ -168,43 +171,44 @@ class Planner(StagePlanner):
         resident = resident_memory(alone.memory, online, online.processes or self.devices)
         if not online.lora:
             resident += transfer_memory(self.shape, self.number, gathered=online.parallel == "fsdp")
-        demand = self._demand(alone.memory.total, online, plays, resident.total)
-        sharing = share_out(demand, gpu)
-        if sharing is None and self._may_take_turns(online):
-            fewer = replace(demand, engines=len(engine_players(online, together=True)))
-            if found := share_out(fewer, gpu):
-                demand, sharing = fewer, replace(found, in_turn=True)
-        wanted = demand.engines * demand.least if demand.share is None else demand.share * gpu
-        awake = wanted if sharing is None else sharing.engines * sharing.each * gpu
-        problems = [one for one in play.problems if one != LACKS]  # an engine alone: the demand counts it, too
-        play = replace(play, engines=demand.engines, sharing=sharing, problems=problems)
-        play = replace(play, memory=resident + Memory(engines=awake), room=gpu * USABLE)
+        engines, least, sharing = self._sharing(online, plays, resident.total, alone.memory.total)
+        share = self.config.engine.memory
+        awake = sharing.each * engines * gpu if sharing else share * gpu if share else engines * least
+        problems = [one for one in play.problems if one != LACKS]  # an engine alone: ``least`` counts it, too
+        memory = resident + Memory(engines=awake)
+        play = replace(play, engines=engines, sharing=sharing, problems=problems, memory=memory, room=gpu * USABLE)
         if sharing is None:
             play.problems.append(
                 f"trainer and vLLM do not fit together: while playing {resident.total / GIB:.1f} GiB and "
-                f"{demand.engines} x {demand.least / GIB:.1f} GiB at least, while training "
-                f"{alone.memory.total / GIB:.1f} GiB, of {gpu * USABLE / GIB:.1f} GiB"
+                f"{engines} x {least / GIB:.1f} GiB at least, while training {alone.memory.total / GIB:.1f} GiB, of "
+                f"{gpu * USABLE / GIB:.1f} GiB"
             )
         else:
             play.notes.append(sharing.describe())
         asleep = sharing is not None and sharing.sleep > 0
-        return play, training(beside=Memory(engines=demand.engines * ASLEEP if asleep else awake))
+        return play, training(beside=Memory(engines=engines * ASLEEP if asleep else awake))
 
-    def _may_take_turns(self, online: OnlineSettings) -> bool:
-        """Whether one engine can serve the policy's copies: the trainer's weights are whole and constant in play."""
-        alone = len(engine_players(online)) == len(engine_players(online, together=True))
-        return not (alone or online.overlap or online.lora or online.parallel != "replicas")
-
-    def _demand(self, training: float, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
+    def _sharing(
+        self, online: OnlineSettings, plays: Mapping[Game, int], resident: float, training: float
+    ) -> tuple[int, float, Sharing | None]:
+        """Return the number of engines, the bytes that each needs at least, and how they share a GPU with the trainer,
+        if they fit; ``resident`` and ``training`` are the trainer's bytes.
+        """
         engine, processes, adapters = self.config.engine, online.processes or self.devices, online.lora is not None
-        engines = len(engine_players(online, together=adapters))
+        engines, fewest = (len(engine_players(online, together=one)) for one in (adapters, True))
         least = self._engines(plays, online.sampling, 1)
         text = max(self._play_work(game, online.sampling).largest[0] for game in plays)
         at_once = min(engine.concurrency, ceil(online.games / processes))
         cache = max(least.cache, at_once * text * self.shape.kv_bytes(self.number, engine.tensor_parallel))
         weights = self.number * self.shape.parameters * engines * processes
-        return Demand(
-            engines=engines, least=least.total, roomy=least.total - least.cache + cache, resident=resident,
-            training=training, share=engine.memory,
+        shared = partial(
+            share_out, self.device.memory, least=least.total, roomy=least.total - least.cache + cache,
+            resident=resident, training=training, share=engine.memory,
             sleep=sleep_level(online, weights, self.host, adapters=adapters),
         )  # fmt: skip
+        found = shared(engines)
+        # copies of the policy may take turns in one engine if the trainer's weights are whole and constant in play
+        in_turn = fewest < engines and not online.overlap and online.parallel == "replicas"
+        if found is None and in_turn and (turns := shared(fewest)):
+            return fewest, least.total, replace(turns, in_turn=True)
+        return engines, least.total, found

@@ -94,11 +94,6 @@ class StagePlanner:
         return 4 if self.config.model.dtype in ("float32", "auto" if self.device.prefers_float32 else "") else 2
 
     @property
-    def _one_engine(self) -> bool:
-        """Whether one engine plays all of the run's models: vLLM, for adapters of one base model."""
-        return self.on_vllm and self.config.phases[0].settings.lora is not None
-
-    @property
     def on_vllm(self) -> bool:
         """Whether vLLM plays."""
         return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
