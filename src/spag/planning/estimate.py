@@ -64,18 +64,21 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
     except ModelError:  # of another family, or a GGUF file: its config has been read before
         planned_engines(config)  # refused as by the run, if vLLM would need a plan
         shape = None
-    planner, model = plan_here(config, shape or _STAND_IN), described_model(config.model.name)
-    plans, lacking = _plans(planner, config)
-    works = _works({plan.name: plan for plan in plans}, config) if plans else {}
+    planner, plans = plan_here(config, shape or _STAND_IN), list[StagePlan]()
     count = "" if planner.device.is_cpu else f"{planner.devices} x "
+    model = described_model(config.model.name) + (f", {shape.parameters:,} parameters" if shape else "")
     facts = {"machine": f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB", "model": model}
-    facts |= {"plan": f"none: {lacking}"} if lacking else {}
+    try:
+        plans = planner.stages
+    except NoExamplesError as error:
+        planned_engines(config)  # refused as by the run, if vLLM would need a plan
+        facts["plan"] = f"none: {error}"
+    works = _works({plan.name: plan for plan in plans}, config) if plans else {}
     found = RunEstimate([StageEstimate(name, state, works.get(name, "")) for name, state in states], facts, [])
     if shape is None:
         return found
     if is_elsewhere(config):
         facts["cluster"] = _NOT_HERE
-    facts["model"] += f", {shape.parameters:,} parameters"
     for plan in plans:
         taken = facts[f"memory of {plan.name}"] = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
         if plan.sharing:
@@ -90,15 +93,6 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
         found.doubts.append(f"{folder}: {facts['disk']}; free space, or choose another --output")
     facts.update(run_notes(planner) if plans else {})
     return found
-
-
-def _plans(planner: Planner, config: RunConfig) -> tuple[list[StagePlan], str]:
-    """Return the plans of a run's stages; none if nothing stands in for its play, and why."""
-    try:
-        return planner.stages, ""
-    except NoExamplesError as error:
-        planned_engines(config)  # refused as by the run, if vLLM would need a plan
-        return [], str(error)
 
 
 def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
