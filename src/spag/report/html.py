@@ -1,5 +1,5 @@
-"""Text to HTML for the report and the web pages: escaping, the shared style sheet with a game's colors, and the
-template environment.
+"""Text to HTML for the report and the web pages: escaping, the style rules of a game's colors, and the template
+environment.
 
 All text from models and people is escaped and isolated from its surroundings. Characters that are invisible or change
 the direction of writing (zero-width spaces, overrides, controls) are shown by their code: this keeps a page in order,
@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib import resources
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -106,11 +105,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def theme() -> str:
-    """Return the style sheet shared by report and web pages; ``game_style`` adds the colors of a game."""
-    return (resources.files("spag.report") / "static" / "theme.css").read_text(encoding="utf-8")
 
 
 def plain_name(game: Game) -> str:

@@ -13,7 +13,7 @@ from spag.report import charts, curves, run_tables
 from spag.report.arena_tables import change_table, exact_table, pair_table, role_table
 from spag.report.cells import is_number
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
-from spag.report.html import capital, environment, game_style, plain_name, theme
+from spag.report.html import capital, environment, game_style, plain_name
 from spag.report.plot_files import plot_style, remove_others, save_plot
 from spag.report.readable import ReadableRun
 from spag.report.showcase import pick_games
@@ -38,11 +38,12 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
     with plot_style():
         plots = [(at, name, save_plot(figure, name, says, folder / "plots")) for at, name, says, figure in _plots(run)]
     remove_others(folder / "plots", [name for _, name, _ in plots])
-    style = (resources.files("spag.report") / "templates" / "style.css").read_text(encoding="utf-8")
+    sheets = (resources.files("spag.report") / name for name in ("static/theme.css", "templates/style.css"))
+    styles = [*(sheet.read_text(encoding="utf-8") for sheet in sheets), game_style(*run.games.values())]
     shown = {
         "run": run,
         "plots": [(at, plot) for at, _, plot in plots],
-        "style": Markup("\n".join((theme(), style, game_style(*run.games.values())))),
+        "style": Markup("\n".join(styles)),
         "versions": run_tables.versions(run),
         "cost": run_tables.cost_table(run),
         "settings": (run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
