@@ -138,7 +138,7 @@ def test_a_comparison_on_a_task_has_a_p_value(tmp_path: Path) -> None:
     counted = {**score, "se": None, "better": 0, "worse": 0}
     model = {
         "tasks": {"t": {"value": 0.5, "se": None, "items": 1, "difference": counted}},
-        "geometric_mean": {"value": 0.5, "difference": score},
+        "geometric_mean": {"value": 0.5, "difference": score, "tasks": ["t"]},
     }
     found = {"reference": "a", "tasks": {"t": {"label": "T", "metric": "acc", "shots": 0}}, "models": {"a": model}}
     with pytest.raises(DataError, match=r"models\[...\].tasks\[...\].difference: object missing required field `p`"):

@@ -180,7 +180,7 @@ def reasoning(tasks: int, low: float, p: float) -> dict[str, Any]:
     names = [f"task{number}" for number in range(tasks)]
     model = {
         "tasks": {name: {"difference": difference} for name in names},
-        "geometric_mean": {"difference": difference},
+        "geometric_mean": {"difference": difference, "tasks": names},
     }
     return {
         "reference": "base",
@@ -206,7 +206,7 @@ def test_tasks_on_which_a_model_scores_0_are_named_beside_the_mean_without_them(
     found = reasoning(7, 0.001, 0.9)
     figure = {"value": 0.4, "se": None, "items": 9}
     for model in found["models"].values():
-        model["geometric_mean"] = {"value": 0.4, "difference": model["geometric_mean"]["difference"]}
+        model["geometric_mean"] = {**model["geometric_mean"], "value": 0.4}
         model["tasks"] = {task: {**figure, **one} for task, one in model["tasks"].items()}
     for about in found["tasks"].values():
         about |= {"metric": "acc", "shots": 0}

@@ -67,7 +67,7 @@ class _TaskFigure(TypedDict):
 class _Mean(TypedDict):
     value: float
     difference: Interval
-    tasks: NotRequired[list[str]]
+    tasks: list[str]
 
 
 class _ReasoningModel(TypedDict):

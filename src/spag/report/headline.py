@@ -159,8 +159,8 @@ def _tasks_of_mean(mean: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any
 
 
 def left_out_of_mean(mean: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the labels of the tasks that a geometric mean does not cover; an older file's covers all."""
-    return [about["label"] for task, about in tasks.items() if task not in mean.get("tasks", tasks)]
+    """Return the labels of the tasks that a geometric mean does not cover."""
+    return [about["label"] for task, about in tasks.items() if task not in mean["tasks"]]
 
 
 def _finding(other: str, difference: Mapping[str, float], p: float, figures: str, wins: str = "") -> Comparison:
