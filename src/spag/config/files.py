@@ -8,7 +8,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -205,9 +205,7 @@ def _hint(key: str, data: dict[str, Any]) -> str:
         key, last = f"{place}{dot}{other}", other
     given = data.get("phases", _DEFAULT_PHASES)
     kinds = [one.get("algorithm") for one in given if isinstance(one, dict)] if isinstance(given, list) else []
-    run = _with_sections(name for name, _ in option_names())
-    settings = {kind: option_names(get_algorithm(kind).Settings) for kind in algorithm_names()}
-    options = {kind: _with_sections(name for name, _ in named) for kind, named in settings.items()}
+    run, options = _known(RunConfig), {kind: _known(get_algorithm(kind).Settings) for kind in algorithm_names()}
     phases = [f"phases.{at}.{name}" for at, kind in enumerate(kinds) for name in options.get(str(kind), ())]
     if key in options:
         return f"write options of an algorithm in its phase: phases: [{{algorithm: {key}, ...}}]"
@@ -225,7 +223,7 @@ def _hint(key: str, data: dict[str, Any]) -> str:
     return f"did you mean {near[0]}?" if near else "see docs/configuration.md"
 
 
-def _with_sections(names_: Iterable[str]) -> list[str]:
-    """Return dotted names and the sections that they are in."""
-    parts = [name.split(".") for name in names_]
+def _known(section: type[BaseModel]) -> list[str]:
+    """Return the dotted names of a section's options, and of the sections that these are in."""
+    parts = [name.split(".") for name, _ in option_names(section)]
     return list(dict.fromkeys(".".join(one[:end]) for one in parts for end in range(1, len(one) + 1)))

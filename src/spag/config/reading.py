@@ -7,7 +7,6 @@ Dates stay text.
 
 import math
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +92,11 @@ def _check_plain(value: Any, label: str, key: str) -> None:
             raise ConfigError(f"{label}: {what}, so it is no config")
         if fault := _fault(one):
             raise ConfigError(f"{_place(label, key)}: {fault}")
-        left += [(name, inner, depth + 1) for name, inner in _inside(one, key, label)]
-
-
-def _inside(value: Any, key: str, label: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
+        for name in one if isinstance(one, dict) else ():
             if not isinstance(name, str) or _fault(name):
                 raise ConfigError(f"{_place(label, key)}: {shown(name)} is no option's name; write names as text")
-            yield f"{key}.{name}".removeprefix("."), inner
-    elif isinstance(value, list | tuple | set):
-        yield from ((f"{key}.{at}".removeprefix("."), inner) for at, inner in enumerate(value))
+        named = one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list | tuple | set) else ()
+        left += [(f"{key}.{name}".removeprefix("."), inner, depth + 1) for name, inner in named]
 
 
 def _place(label: str, key: str) -> str:
@@ -113,20 +106,14 @@ def _place(label: str, key: str) -> str:
 def _fault(value: Any) -> str | None:
     """Return what is wrong with a single value; ``None`` if an option may have it."""
     match value:
-        case str():
-            return _text_fault(value)
+        case str() if any(unicodedata.category(one) in {"Cc", "Cs"} for one in value if one not in "\n\t"):
+            return f"{shown(value)} holds a control character"
+        case str() if len(value) > _LONGEST_TEXT:
+            return f"a text of {len(value):,} characters; the longest may have {_LONGEST_TEXT:,}"
         case float() if not math.isfinite(value):
             return f"input should be a finite number, got {value}"
         case int() if abs(value) >= _LARGEST_NUMBER:
             return "the number does not fit into 64 bits"
-        case None | int() | float() | list() | tuple() | dict() | set():
+        case None | str() | int() | float() | list() | tuple() | dict() | set():
             return None
     return f"{shown(value)} is no plain value"
-
-
-def _text_fault(text: str) -> str | None:
-    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in text if character not in "\n\t"):
-        return f"{shown(text)} holds a control character"
-    if len(text) > _LONGEST_TEXT:
-        return f"a text of {len(text):,} characters; the longest may have {_LONGEST_TEXT:,}"
-    return None
