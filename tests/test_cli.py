@@ -201,10 +201,8 @@ def test_games_are_judged_by_the_judge_of_play_unless_another_is_asked_for(tmp_p
 def test_rewards_do_not_overwrite_their_config(games: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("phases: [{algorithm: spag}]")
-    assert (
-        "would be overwritten, but this command reads it"
-        in spag("rewards", games, "--config", config, "--output", config, status=2).output
-    )
+    refused = spag("rewards", games, "--config", config, "--output", config, status=2).output
+    assert f"{config}: would be overwritten, but this command reads {config};" in refused
     assert config.read_text() == "phases: [{algorithm: spag}]"
 
 
@@ -475,14 +473,15 @@ def test_training_never_overwrites_what_it_reads(games: Path, tmp_path: Path) ->
     spag("rewards", games, "--output", samples)
     before = samples.read_bytes()
     refused = spag("train", "spag", samples, "--output", output, status=2).output
-    assert refused == f"error: {samples}: would be overwritten, but this command reads it; choose another --output\n"
+    what = f"{samples}: would be overwritten, but this command reads {samples}"
+    assert refused == f"error: {what}; choose another --output\n"
     assert samples.read_bytes() == before
     kept = output / "checkpoint" / "games.jsonl"
     kept.parent.mkdir()
     kept.write_bytes(games.read_bytes())
     for reads in ((kept,), (games, "--model", kept.parent)):
         refused = spag("train", "spag", *reads, "--output", output, status=2).output
-        assert f"{kept.parent}: would be replaced, but this command reads {kept.parent}" in refused
+        assert f"{kept.parent}: would be overwritten, but this command reads {reads[-1]};" in refused
 
 
 @pytest.mark.slow
@@ -649,7 +648,7 @@ def test_an_output_is_never_an_input(games: Path, tmp_path: Path, command: str) 
     other.write_bytes(games.read_bytes())
     before = games.read_bytes()
     text = spag(*command.format(file=games, link=link, other=other).split(), status=2).output
-    assert text.endswith(": would be overwritten, but this command reads it; choose another --output\n")
+    assert text.endswith(f": would be overwritten, but this command reads {games}; choose another --output\n")
     assert text.count("\n") == 1
     assert games.read_bytes() == before
 

@@ -10,10 +10,9 @@ import math
 import os
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -79,19 +78,14 @@ def _spooled(pipe: Path, ctx: click.Context) -> Path:
 
 
 def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
-    """Raise ``ConfigError`` if a command would overwrite a file that it reads."""
+    """Raise ``ConfigError`` if a command would overwrite a file or folder that it reads, or reads from."""
     for path in inputs:
         with suppress(OSError, ValueError):  # no such file, which is reported elsewhere
-            if output is not None and path is not None and output.samefile(path):
-                raise ConfigError(f"{output}: would be overwritten, but this command reads it; choose another --output")
-
-
-def refuse_inside(folders: Sequence[Path], *inputs: Path | str | None) -> None:
-    """Raise ``ConfigError`` if a command reads one of ``folders``, or a file in it, which it replaces."""
-    read = [Path(path) for path in inputs if path is not None]
-    for path, folder in product(read, folders):
-        if path.resolve().is_relative_to(folder.resolve()):
-            raise ConfigError(f"{folder}: would be replaced, but this command reads {path}; choose another --output")
+            if output is None or path is None:
+                continue
+            if output.samefile(path) or Path(path).resolve().is_relative_to(output.resolve()):
+                what = f"{output}: would be overwritten, but this command reads {path}"
+                raise ConfigError(f"{what}; choose another --output")
 
 
 EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)

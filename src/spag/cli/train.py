@@ -20,7 +20,6 @@ from spag.cli.options import (
     quoted,
     read_config,
     refuse_input,
-    refuse_inside,
 )
 from spag.core.errors import ConfigError, DataError
 from spag.core.progress import SilentReporter
@@ -67,9 +66,8 @@ def train_command(
 
     config, phase, game = _offline_phase(algorithm, files, config_name)
     read = model or config.model.name, phase.settings.sft_data, *files
-    for name in ("metrics.jsonl", "reference.jsonl", "samples.jsonl", "training.json"):
+    for name in ("checkpoint", "state", "metrics.jsonl", "reference.jsonl", "samples.jsonl", "training.json"):
         refuse_input(output / name, *read)
-    refuse_inside([output / "checkpoint", output / "state"], *read)
     if learner is not None:
         if chosen := next(filter(is_file_of_samples, files), None):
             raise ConfigError(f"--learner: {chosen} holds samples, which do not name their players; omit it")
