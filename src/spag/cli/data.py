@@ -121,18 +121,16 @@ def judge_command(
         raise click.UsageError("--show prints text; it cannot be combined with --json")
     refuse_input(output, episodes)
     asked = {name: value for name, value in (("judge", mode), ("language", language)) if value is not None}
-    games, rules, judged = dict[str, "Game"](), dict[str, dict[str, str]](), list["Episode"]()
+    games, judged = dict[str, "Game"](), list["Episode"]()
     for episode in read_episodes(episodes):
-        kind = episode.game
-        if kind not in games:
-            known = setting_names(kind)
-            rules[kind] = {name: value for name, value in asked.items() if name in known}
-            games[kind] = game_of(episode, **rules[kind])
-        own = game_by_rules(episode, games[kind], **rules[kind])
-        judged.append(_judged(own, episode, rules[kind]))
+        rules = {name: value for name, value in asked.items() if name in setting_names(episode.game)}
+        if episode.game not in games:
+            games[episode.game] = game_of(episode, **rules)
+        own = game_by_rules(episode, games[episode.game], **rules)
+        judged.append(_judged(own, episode, rules))
         if len(judged) <= show:
             print_game(own, judged[-1])
-    if not games or asked.keys() - {name for own_rules in rules.values() for name in own_rules}:
+    if not games or asked.keys() - {option for name in games for option in setting_names(name)}:
         game_of_file(episodes, **asked)  # refuses a file without games, and an option that none of them has
     found = {name: _counted(game, [one for one in judged if one.game == name]) for name, game in games.items()}
     if as_json:
