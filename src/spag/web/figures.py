@@ -59,7 +59,8 @@ def phases_of(run: ReadableRun) -> Iterator[dict[str, Any]]:
             if phase := online.get(model.name):
                 tables = [(game, evaluation_tables(phase, game, {})) for game in phase.games]
                 titled = [(game.title if len(tables) > 1 else "", own) for game, own in tables if own]
-                shown |= {"online": phase, "cards": [*_online_cards(phase)], "tables": titled}
+                cards = [card for card in (*_exact_cards(phase), *_step_cards(phase)) if card.lines]
+                shown |= {"online": phase, "cards": cards, "tables": titled}
             elif not model.is_online and (rows := run.metrics(model)):
                 shown["cards"].append(_training_card(model.name, rows, games_of(model)[0]))
         if shown["cards"]:
@@ -77,12 +78,8 @@ def _training_card(name: str, rows: Rows, game: Game) -> Card:
     return Card(name, game, lines, f"step {rows[-1]['step']}")
 
 
-def _online_cards(phase: OnlinePhase) -> Iterator[Card]:
-    found = (*_exact_cards(phase.evaluations, phase.games, phase.thinks), *_step_cards(phase.rows, phase.games))
-    yield from (card for card in found if card.lines)
-
-
-def _step_cards(rows: Rows, games: Sequence[Game]) -> Iterator[Card]:
+def _step_cards(phase: OnlinePhase) -> Iterator[Card]:
+    rows, games = phase.rows, phase.games
     for game in games:
         for name, (title, scale, form) in OF_ROLE.items():
             series = {role: _series(rows, f"{game.name}/{role}/{name}") for role in game.roles}
@@ -91,13 +88,13 @@ def _step_cards(rows: Rows, games: Sequence[Game]) -> Iterator[Card]:
         yield _card(title, games[0], {"": _series(rows, name)}, 1, "%.2g")
 
 
-def _exact_cards(evaluations: Rows, games: Sequence[Game], thinking: bool) -> Iterator[Card]:
-    for game in games:
-        of_game = (row for row in evaluations if row["game"] == game.name)
+def _exact_cards(phase: OnlinePhase) -> Iterator[Card]:
+    for game in phase.games:
+        of_game = (row for row in phase.evaluations if row["game"] == game.name)
         exact = [*{row["step"]: row["exact"] for row in of_game}.values()]  # the same in the row of each opponent
         for name in dict.fromkeys(name for figures in exact for name in figures):
-            title = f"{name.replace('_', ' ')}{scored_how(thinking=thinking)}"
-            yield _card(_titled(title, game, games), game, {"": _series(exact, name)}, 1, "%.3f")
+            title = f"{name.replace('_', ' ')}{scored_how(thinking=phase.thinks)}"
+            yield _card(_titled(title, game, phase.games), game, {"": _series(exact, name)}, 1, "%.3f")
 
 
 def _titled(title: str, game: Game, games: Sequence[Game]) -> str:

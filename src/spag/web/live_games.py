@@ -150,12 +150,9 @@ def _match(
 
 
 def _explanation(match: WebMatch) -> Explanation | None:
-    state, name, result = match.state, match.game.name, match.state.result
-    if result is None:
-        return None
-    outcome, reason, seed = result.outcome, result.reason, state.seed
-    ended = Episode(task=state.task, history=state.history, game=name, outcome=outcome, reason=reason, seed=seed)
-    return explain(match.game, ended)
+    state = match.state
+    played = Episode(task=state.task, history=state.history, game=match.game.name, seed=state.seed)
+    return explain(match.game, played) if match.is_over else None
 
 
 def _title(match: WebMatch, explained: Explanation | None) -> str:
