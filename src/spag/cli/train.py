@@ -242,7 +242,6 @@ def _without_second_mix(
     config: "RunConfig", phase: "PhaseConfig", files: Sequence[Path], reporter: "Reporter"
 ) -> "PhaseConfig":
     """Return the phase, without its SFT mix if the files hold SFT rows; warn about a missing mix."""
-    from spag.config.schema import PhaseConfig
     from spag.core.episodes import SampleType
     from spag.runs.execute import mix_warnings
     from spag.storage.episodes import all_samples, is_file_of_samples
@@ -251,7 +250,7 @@ def _without_second_mix(
         if any(sample.type is SampleType.SFT for sample in all_samples(path)):
             if phase.settings.sft_data:
                 reporter.note(f"{path} holds SFT rows, so sft_data is not mixed in again")
-            return PhaseConfig.model_validate({**phase.model_dump(), "sft_data": None})
+            return phase.model_copy(update={"sft_data": None})
     for line in mix_warnings(config.model_copy(update={"phases": [phase]})):
         reporter.note(line)
     return phase
