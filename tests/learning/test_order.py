@@ -146,6 +146,17 @@ def test_the_papers_half_counts_a_third_when_averaged_in_pairs() -> None:
     assert 0.5 * seen[True] / seen[False] == pytest.approx(0.322, abs=2e-3)
 
 
+def test_groups_are_as_random_where_the_samples_of_a_game_stay_together() -> None:
+    # 400 games of 5 samples and as many SFT rows: half of the random pairs hold one of each kind, in order a sixth
+    games = [f"game-{number}" for number in range(400) for _ in range(5)] + [""] * 2000
+    made = [EncodedSample.of([1, 2], 1, group=OTHER if game else SFT) for game in games]
+    plan = list(offline_updates(made, seed=0, batch_size=400, total=4000, loss_group=2, games=games))
+    pairs = [two for update in plan for two in zip(update.samples[::2], update.samples[1::2], strict=True)]
+    mixed = sum((made[one].group == SFT) != (made[other].group == SFT) for one, other in pairs)
+    assert mixed / len(pairs) == pytest.approx(0.5, abs=0.05)
+    assert sum(len({games[index] for index in update.samples} - {""}) for update in plan) < 430  # still whole games
+
+
 def test_groups_are_drawn_at_random_and_no_split_changes_them() -> None:
     kinds = [index % 3 == 0 for index in range(len(SEQUENCES))]
 

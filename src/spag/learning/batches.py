@@ -51,7 +51,10 @@ def offline_updates(
     """
     units = groupby(range(len(samples)), key=lambda index: games[index] or index if games else index)
     stream = islice(_stream([list(unit) for _, unit in units], seed), total)
+    rng = random.Random(f"{seed}-groups")
     while chosen := list(islice(stream, batch_size)):
+        if games and loss_group:  # else groups would hold the samples of a game, not random ones
+            rng.shuffle(chosen)
         yield Update(chosen, loss_shares([samples[index].group == SFT for index in chosen], loss_group))
 
 
