@@ -126,6 +126,7 @@ def test_what_opponents_do_is_no_sign_of_the_policy() -> None:
 def test_a_policy_that_always_takes_one_role_may_win_all_its_games_in_it() -> None:
     rows = [{name: value for name, value in row.items() if "/teller/" not in name} for row in run(asker__win=1.0)]
     assert collapse_warnings(rows) == {}
+    assert collapse_warnings([row | {"talk/teller/entropy": None} for row in rows]) == {}  # as in the rows of a run
 
 
 def test_the_games_of_a_mix_are_judged_apart() -> None:

@@ -183,7 +183,8 @@ def _trend(name: str, then: float, now: float) -> str:
 
 def _role_drift(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """Yield the role in which the policy has nearly all of its wins, unless it takes only one."""
-    wins = {key: mean_of_steps(rows, f"{key}/win") or 0.0 for key in _roles(rows)}
+    found = {key: mean_of_steps(rows, f"{key}/win") for key in _roles(rows)}
+    wins = {key: won for key, won in found.items() if won is not None}
     for key, won in wins.items():
         game = key.partition("/")[0]
         of_game = [value for other, value in wins.items() if other.partition("/")[0] == game]
