@@ -118,6 +118,18 @@ def test_online_games_of_another_policy_go_with_its_state(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+def test_only_a_training_of_other_settings_is_said_to_start_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.joinpath(".fingerprint.unfinished-x").touch()  # killed while it wrote its first file
+    found(tmp_path, "a")
+    assert not caplog.messages
+    found(tmp_path, "b")
+    assert caplog.messages == [f"{state} is of other samples or settings; training starts over"]
+
+
 def test_folders_of_those_names_beside_an_offline_training_stay(tmp_path: Path) -> None:
     for name in ("episodes", "start"):
         (tmp_path / name).mkdir()

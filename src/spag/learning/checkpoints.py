@@ -86,7 +86,7 @@ def earlier_work(job: TrainingJob, wanted: str, processes: int) -> tuple[dict[st
         for leftover in job.output.glob(unfinished_pattern(place)):
             discard_state(leftover)
     if other_state:
-        if any(state.iterdir()):
+        if any(state.glob("[!.]*")):  # what a kill left of the first label is no training
             logger.warning("%s is of other samples or settings; training starts over", state)
         discard_state(state)
     write_atomically(label, wanted)
