@@ -40,6 +40,8 @@ _OTHER_NAMES = {
     "clip_eps": "clip_range", "max_tokens": "max_new_tokens",
 }  # fmt: skip
 """Option names of other libraries, and our names for them."""
+_MOST_LISTED = 12
+"""Options of a section that an error lists; a phase has some fifty."""
 _FLOAT = re.compile(r"[-+]?([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})[eE][-+]?[0-9]{1,4}")
 
 
@@ -219,8 +221,11 @@ def _hint(key: str, data: dict[str, Any]) -> str:
         return f"{last} is an option {', or '.join(found)}"
     if having := [kind for kind, names_ in options.items() if last in names_]:
         return f"{last} is an option of phases with algorithm {', '.join(having)}"
-    near = difflib.get_close_matches(key, [*run, *phases, *options], n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else "see docs/configuration.md"
+    inside = [name.rpartition(".")[2] for name in (*run, *phases) if place and name.rpartition(".")[0] == place]
+    near = difflib.get_close_matches(last if inside else key, inside or [*run, *phases, *options], n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {f'{place}.' if inside else ''}{near[0]}?"
+    return f"{place} has {', '.join(inside)}" if 0 < len(inside) <= _MOST_LISTED else "see docs/configuration.md"
 
 
 def _known(section: type[BaseModel]) -> list[str]:
