@@ -1,6 +1,7 @@
 """Rewards against upstream's own (golden/rewards.json) and against arithmetic."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from spag.algorithms.winners import (
     role_weights,
 )
 from spag.core.episodes import Episode, PlayerInfo, SampleType
-from spag.core.errors import DataError
+from spag.core.errors import ConfigError, DataError
 from spag.core.types import Task, Utterance
 from spag.games.registry import get
 from spag.games.taboo.prompts import PromptSet
@@ -112,6 +113,12 @@ def test_coefficients_grow_by_one_over_discount_and_sum_to_one() -> None:
         1.0,
     ]  # shares 1e-600 : 1e-300 : 1, where (1/discount)**2 is no float
     assert sum(return_coefficients(20_000, 0.8)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("discount", [1.25, 0.0, -1.0, math.nan])
+def test_a_discount_that_would_pay_early_utterances_more_or_nothing_is_refused(discount: float) -> None:
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+        assign_rewards([INDUCED], discount)
 
 
 def test_role_weights_balance_the_roles() -> None:

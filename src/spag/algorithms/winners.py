@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from spag.algorithms.base import Algorithm, Metrics, TokenBatch, mean_of, mixed
 from spag.algorithms.credit import is_trained, result_of
 from spag.core.episodes import Episode, SampleType, TrainingSample
-from spag.core.errors import DataError
+from spag.core.errors import ConfigError, DataError
 from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split
 from spag.games.base import Game
@@ -104,9 +104,11 @@ def assign_rewards(
     If given, ``settings`` replaces ``discount``, and games keep the result of when they were played; ``game`` (by
     default Adversarial Taboo) replaces ``judge``; ``stats`` is filled in. The prompt of a sample is drawn by (seed,
     episode id, turn), so it does not depend on the other episodes. Raises ``DataError`` for a game that cannot be
-    judged.
+    judged, ``ConfigError`` for a discount that is not above 0 and at most 1.
     """
     if settings is None:
+        if not 0.0 < discount <= 1.0:
+            raise ConfigError(f"discount={discount}: input should be above 0 and at most 1; the paper's is 0.8")
         settings, episodes = RewardSettings(discount=discount), (replace(one, outcome=None) for one in episodes)
     game, stats = game or get(DEFAULT, judge=judge), stats if stats is not None else RewardStats()
     judged: list[tuple[Episode, Result, dict[str, float]]] = []
