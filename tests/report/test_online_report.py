@@ -106,6 +106,9 @@ def test_a_run_at_work_needs_no_evaluation_and_no_arena(tmp_path: Path) -> None:
     text = text_of(folder)
     assert "12 steps, each a batch" in text and "Exact figures" not in text and "Evaluations on held-out" not in text
     assert "Warnings of collapse" not in text
+    write_rows(folder / "2-reinforce" / "metrics.jsonl", [metrics(1)])
+    write_report(folder)
+    assert "1 step, each a batch" in text_of(folder)
 
 
 @pytest.mark.usefixtures("_undrawn")
