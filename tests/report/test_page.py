@@ -20,9 +20,11 @@ from run_fixtures import (
 )
 
 from spag.cli.run import report_command
+from spag.cli.tables import print_reasoning
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
 from spag.core.errors import RunError
+from spag.evaluation.result_files import load_reasoning
 from spag.report import charts
 from spag.report.arena_tables import rating_table
 from spag.report.html import visible
@@ -287,6 +289,17 @@ def test_two_tasks_have_bars_but_no_radar(tmp_path: Path) -> None:
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     assert {path.stem for path in (tmp_path / "report" / "plots").iterdir()} == {"reasoning-bars"}
     assert "better Reasoning of spag-1, against base: geometric mean of 2 tasks" in page.text
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"), [(["alpha"], "test."), (["alpha", "beta"], "not corrected for the 2 comparisons.")]
+)
+def test_one_comparison_needs_no_correction(
+    tasks: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_reasoning(tmp_path, tasks)
+    print_reasoning(load_reasoning(tmp_path / "reasoning" / "results.json"))
+    assert capsys.readouterr().out.rstrip().endswith(said)
 
 
 def test_the_heat_map_stays_legible_with_many_players() -> None:

@@ -155,7 +155,8 @@ def print_reasoning(results: Mapping[str, Any]) -> None:
     print_table(reasoning_table(results))
     if comparisons := (len(results["models"]) - 1) * len(results["tasks"]):
         _say("In brackets: 95 % Agresti-Coull interval over the same items.")
-        _say(f"p: exact McNemar (sign) test, not corrected for the {comparisons} comparisons.")
+        uncorrected = f", not corrected for the {comparisons} comparisons" if comparisons > 1 else ""
+        _say(f"p: exact McNemar (sign) test{uncorrected}.")
 
 
 def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
