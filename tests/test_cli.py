@@ -331,13 +331,14 @@ def test_an_output_that_cannot_be_written_is_one_line() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])  # the second as in the C locale
 def test_games_are_read_from_a_pipe_and_characters_that_an_encoding_lacks_are_escaped(
-    games: Path, tmp_path: Path
+    encoding: str, games: Path, tmp_path: Path
 ) -> None:
     judged = tmp_path / "judged.jsonl"
     read = games.read_bytes().replace(b"river", "rivière".encode())
     command = [sys.executable, "-m", "spag", "judge", "/dev/stdin", "--show", "1", "--output", str(judged)]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run(command, check=False, input=read, env=environment, capture_output=True)
     assert (done.returncode, rb"Adversarial Taboo: rivi\xe8re" in done.stdout) == (0, True), done.stderr
     assert [episode.task.id for episode in read_episodes(judged)] == ["rivière", "bread"]

@@ -135,9 +135,12 @@ def _end(ctx: click.Context, fault: str) -> NoReturn:
 
 
 def _write_every_character() -> None:
-    """Print characters that the terminal's encoding lacks as escapes: results of hours are not lost for an arrow."""
+    """Print characters that the terminal's encoding lacks as escapes: results of hours are not lost for an arrow.
+
+    In the C locale Python writes only bytes of file names that way (surrogateescape), and fails at the others.
+    """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
 
 
