@@ -14,7 +14,6 @@ from spag.games.base import Game
 from spag.report.cells import Table
 from spag.runs.layout import PlannedModel
 from spag.runs.reading import RunFolder
-from spag.runs.records import games_of
 from spag.runs.teachers import TEACHER
 
 SETTINGS = (
@@ -65,7 +64,7 @@ def has_games(model: PlannedModel) -> bool:
 
 def trained_games(models: list[PlannedModel]) -> list[Game]:
     """Return the games that models were trained on, in order."""
-    return list({game.name: game for model in filter(has_games, models) for game in games_of(model)}.values())
+    return list({game.name: game for model in filter(has_games, models) for game in model.games}.values())
 
 
 def names_games(phase: PhaseConfig) -> bool:

@@ -18,7 +18,7 @@ from spag.report.plot_files import plot_style, remove_others, save_plot
 from spag.report.readable import ReadableRun
 from spag.report.showcase import pick_games
 from spag.runs.reading import RunFolder
-from spag.runs.records import GameFile, OnlinePhase, games_of
+from spag.runs.records import GameFile, OnlinePhase
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically
 
@@ -83,7 +83,7 @@ def _plots(run: ReadableRun) -> Drawn:
     phases = _shown_online(run)
     for phase in phases:
         yield from _online_plots(run, phase, f"online-{phase.name}" if len(phases) > 1 else "online")
-    played = {model.name: games_of(model)[0] for model in run.models}
+    played = {model.name: model.games[0] for model in run.models}
     for name, rows in run.training.items():
         figure = curves.training_curves(name, rows, played[name])
         yield "training", f"training-{name}", f"Training curves of {name}", figure
@@ -184,5 +184,5 @@ def _games(run: ReadableRun) -> dict[str, Any]:
 def _game_of(run: ReadableRun, source: GameFile) -> Game:
     """Return the game of a file from which the page shows games: the run's, unless the file's phase plays others."""
     models = [model for model in run.models if model.name in (source.name, source.phase)]
-    played = {game.name: game for model in models for game in games_of(model)}
+    played = {game.name: game for model in models for game in model.games}
     return played.get(run.game.name) or next(iter(played.values()), run.game)

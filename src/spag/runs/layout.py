@@ -13,6 +13,7 @@ from spag.algorithms.settings import IterationSettings, TeacherSettings
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
 from spag.engines.players import CONSTANT, MODEL_FILES, Kind, bot_names, kind_of, split_name
+from spag.games.base import Game
 from spag.storage.manifest import MANIFEST, Manifest
 
 BASE = "base"
@@ -40,6 +41,11 @@ class PlannedModel:
     def label(self) -> str:
         """The run's name for its phase: the algorithm, numbered if several phases have it."""
         return self.name if self.iteration is None else self.name.rpartition("-")[0]
+
+    @property
+    def games(self) -> list[Game]:
+        """The games that it is trained on: those of its online mix, else its phase's game."""
+        return [game for game, _ in self.phase.mix(self.game)]
 
     @property
     def is_online(self) -> bool:

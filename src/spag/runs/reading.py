@@ -21,16 +21,7 @@ from spag.games.registry import DEFAULT, game_of, get, settings_of
 from spag.runs import records
 from spag.runs.execute import resolve_dtype
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
-from spag.runs.records import (
-    GameFile,
-    Json,
-    OnlinePhase,
-    SelfPlay,
-    StageProgress,
-    games_of,
-    online_files,
-    read_metrics,
-)
+from spag.runs.records import GameFile, Json, OnlinePhase, SelfPlay, StageProgress, online_files, read_metrics
 from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
 from spag.storage.manifest import MANIFEST, Manifest
@@ -81,7 +72,7 @@ class RunFolder:
         """Every game that the run plays, by name: the one in the settings first, then those of phases."""
         found = {self.game.name: self.game}
         for model in self.models:
-            for game in games_of(model):
+            for game in model.games:
                 found.setdefault(game.name, game)
         return found
 
@@ -236,7 +227,7 @@ class RunFolder:
     def health(self, model: PlannedModel) -> Json | None:
         """Return an iteration's health metrics; ``None`` if it has none. Raises ``DataError``."""
         path = self.folder / model.folder / HEALTH
-        return load_health(path, games_of(model)[0]) if path.exists() else None
+        return load_health(path, model.games[0]) if path.exists() else None
 
     def exact_figures(self, game: Game) -> Json:
         """Return the arena's exact metrics of a solved game, by model; empty for another game or other settings."""

@@ -95,7 +95,7 @@ class OnlinePhase:
 
     @cached_property
     def games(self) -> list[Game]:
-        return games_of(self.model)
+        return self.model.games
 
     @cached_property
     def rows(self) -> list[Json]:
@@ -204,11 +204,6 @@ def _read_rows(path: Path, kind: Any) -> list[Json]:
     for place, row in rows:
         convert(row, kind, place, "remove the file, or redo what wrote it")
     return [row for _, row in rows]
-
-
-def games_of(model: PlannedModel) -> list[Game]:
-    """Return the games that a model is trained on: those of its online mix, else its phase's game."""
-    return [game for game, _ in model.phase.mix(model.game)]
 
 
 def read_metrics(folder: Path) -> list[Json]:

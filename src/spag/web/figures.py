@@ -14,7 +14,7 @@ from spag.report.html import curve, spaced
 from spag.report.readable import ReadableRun
 from spag.report.run_tables import OF_ROLE, evaluation_tables
 from spag.runs.layout import describe_phases
-from spag.runs.records import OnlinePhase, games_of
+from spag.runs.records import OnlinePhase
 
 Rows = Sequence[Mapping[str, Any]]
 _OF_TRAINING = {
@@ -62,7 +62,7 @@ def phases_of(run: ReadableRun) -> Iterator[dict[str, Any]]:
                 cards = [card for card in (*_exact_cards(phase), *_step_cards(phase)) if card.lines]
                 shown |= {"online": phase, "cards": cards, "tables": titled}
             elif not model.is_online and (rows := run.metrics(model)):
-                shown["cards"].append(_training_card(model.name, rows, games_of(model)[0]))
+                shown["cards"].append(_training_card(model.name, rows, model.games[0]))
         if shown["cards"]:
             yield shown
 

@@ -21,7 +21,6 @@ from spag.core.options import SamplingConfig
 from spag.games.replay import Explanation, explain
 from spag.report.html import capital
 from spag.runs.reading import RunFolder
-from spag.runs.records import games_of
 from spag.web.security import SESSION_COOKIE, cookie_of, set_cookie
 from spag.web.sessions import LONGEST_UTTERANCE, Session, WebMatch, draw_task, informed_roles
 from spag.web.site import Site, TheSite, form_of, is_swap
@@ -84,7 +83,7 @@ def _sampling(run: RunFolder, role: str) -> SamplingConfig:
     itself.
     """
     for model in reversed(run.models):
-        settings, games = model.phase.settings, {game.name for game in games_of(model)}
+        settings, games = model.phase.settings, {game.name for game in model.games}
         if run.game.name in games and not isinstance(settings, TeacherSettings):
             found: SamplingConfig = settings.sampling_of(role)
             return found
