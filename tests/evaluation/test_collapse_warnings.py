@@ -104,7 +104,7 @@ def test_what_says_nothing_of_a_game() -> None:
     few_moves = run(begins={"asker__distinct": 0.2}, asker__distinct=0.02)  # of 500 moves, 10: then 100
     hardly_won = run(asker__win=0.09, teller__win=0.0)
     together = run(asker__win=0.9, teller__win=0.9)  # players who win together
-    untrained = run(asker__no_advantage=1.0, asker__samples=0)
+    untrained = run(asker__no_advantage=None, asker__samples=0)
     lost = run(kl=float("nan"), asker__length=float("nan"))
     bare = [{"step": row["step"], "loss": 1.0} for row in run()]
     for rows in (few_moves, hardly_won, together, untrained, lost, bare):

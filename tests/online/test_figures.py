@@ -33,9 +33,9 @@ def hand(players: tuple[str, str], *moves: str) -> Episode:
     )
 
 
-def made_of(games: list[Episode], *advantages: float) -> dict[str, float]:
+def made_of(games: list[Episode], *advantages: float, role: str = "player_0") -> dict[str, float]:
     samples = [
-        TrainingSample(prompt="", completion="", role="kuhn_poker/player_0", reward=reward) for reward in advantages
+        TrainingSample(prompt="", completion="", role=f"kuhn_poker/{role}", reward=reward) for reward in advantages
     ]
     return figures(games, KUHN, RewardOverride(), samples)
 
@@ -88,3 +88,12 @@ def test_steps_in_which_a_role_never_spoke_are_no_fall_of_its_texts() -> None:
     assert names <= spoken.keys() and not names & silent.keys()
     rows = [{"step": step, **(spoken if step <= LEAST_STEPS else silent)} for step in range(1, LEAST_STEPS + 5)]
     assert not names & collapse_warnings(rows).keys()
+
+
+def test_steps_in_which_a_role_never_spoke_have_no_share_of_samples_without_advantage() -> None:
+    name = "kuhn_poker/player_1/no_advantage"
+    spoken = made_of([hand((BOT, "policy"), "bet", "fold")], 0.0, 0.0, 0.0, 1.0, role="player_1")
+    silent = made_of([hand((BOT, "policy"), "nonsense")])
+    assert spoken[name] == 0.75 and name not in silent
+    rows = [{"step": step, **(silent if step % 4 else spoken)} for step in range(1, LEAST_STEPS + 5)]
+    assert name not in collapse_warnings(rows)  # as shares of 1, the silent steps would make it 0.94

@@ -74,4 +74,4 @@ def test_an_interrupted_step_gives_the_weights_of_no_interruption(
         assert torch.equal(two[name], weight), name
     assert max((one[name] - start[name]).abs().max().item() for name in one) > 1e-3  # both steps moved them
     for row in rows(tmp_path / "interrupted"):
-        assert any(row[f"{game}/{role}/no_advantage"] < 1 for role in ("player_0", "player_1"))
+        assert any(row.get(f"{game}/{role}/no_advantage", 1) < 1 for role in ("player_0", "player_1"))

@@ -145,13 +145,13 @@ def test_games_that_nobody_wins_are_no_ties_where_players_win_together() -> None
 
 def test_samples_without_advantage_are_those_of_trained_roles_in_the_last_steps() -> None:
     results = {**arena(-0.3, 0.004), "roles": [role("mine", 0, 51), role("mine", 0, 52)]}
-    early, idle = ({"g/a/no_advantage": share, "g/a/samples": 9, "g/b/no_advantage": 0.0} for share in (0.0, 0.96))
+    early, idle = ({"g/a/no_advantage": share, "g/a/samples": 9, "g/b/samples": 0} for share in (0.0, 0.96))
     _, found = arena_findings(results, TABOO)
     assert caveats(results, TABOO, found, [early] * 4) == ["52 % of its utterances repeat what was said before"]
     assert (
         caveats(results, TABOO, found, [early, *[idle] * 4])[1] == "96 % of its last training samples had no advantage"
     )
-    dead = {"g/a/no_advantage": 1.0, "g/a/samples": 9, "g/b/no_advantage": 0.0, "g/b/samples": 0}
+    dead = {"g/a/no_advantage": 1.0, "g/a/samples": 9, "g/b/samples": 0}
     assert caveats(results, TABOO, found, [dead] * 4)[1] == "100 % of its last training samples had no advantage"
     assert len(caveats(results, TABOO, found, [dead | {"g/a/no_advantage": "damaged"}])) == 1
 

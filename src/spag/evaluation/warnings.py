@@ -139,9 +139,8 @@ def _share(rows: Sequence[Row], name: str) -> float:
 
 
 def _idle_share(steps: Sequence[Row]) -> float:
-    """Return the mean share of samples without advantage over the last steps and the trained roles."""
-    last = [(row, key) for row in steps[-WINDOW:] for key in _roles([row]) if _is_trained(row, key)]
-    found = [mean_of_steps([row], f"{key}/no_advantage") for row, key in last]
+    """Return the mean share of samples without advantage over the last steps and the roles that have samples."""
+    found = [mean_of_steps([row], f"{key}/no_advantage") for row in steps[-WINDOW:] for key in _roles([row])]
     known = [share for share in found if share is not None]
     return fmean(known) if known else 0.0
 
@@ -157,8 +156,7 @@ def collapse_warnings(rows: Sequence[Row]) -> dict[str, str]:
     first, last = rows[:WINDOW], rows[-WINDOW:]
     found: dict[str, str] = {}
     for key in _roles(last):
-        is_trained = any(_is_trained(row, key) for row in last)
-        for name in _TRENDS if is_trained else [one for one in _TRENDS if one != "no_advantage"]:
+        for name in _TRENDS:
             then, now = (mean_of_steps(steps, f"{key}/{name}") for steps in (first, last))
             if then is not None and now is not None and (says := _trend(name, then, now)):
                 found[f"{key}/{name}"] = f"{_title(key)}: {says}"
@@ -198,11 +196,6 @@ def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
         yield "kl", f"the policy is {kl:.2f} nats a token away from the reference"
     if mismatch is not None and mismatch > MOST_MISMATCH_KL:
         yield "mismatch_kl", f"engine and trainer disagree about the sampled tokens by {mismatch:.2f} nats each"
-
-
-def _is_trained(row: Row, key: str) -> bool:
-    """Tell whether the policy's play as ``key`` (``GAME/ROLE``) gave samples in a step, even without an advantage."""
-    return bool(row.get(f"{key}/samples"))
 
 
 def _roles(rows: Sequence[Row]) -> list[str]:

@@ -78,13 +78,10 @@ def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
 
 
 def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]:
-    """Return the number of samples, and the number and share of those without an advantage."""
+    """Return the number of samples, and the number and share of those without an advantage; no share of none."""
     idle = sum(sample.reward == 0.0 for sample in samples)
-    return {
-        f"{key}/samples": len(samples),
-        f"{key}/no_advantage_samples": idle,
-        f"{key}/no_advantage": idle / len(samples) if samples else 1.0,
-    }
+    share = {f"{key}/no_advantage": idle / len(samples)} if samples else {}
+    return {f"{key}/samples": len(samples), f"{key}/no_advantage_samples": idle, **share}
 
 
 class CollapseWatch:
