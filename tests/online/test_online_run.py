@@ -91,6 +91,11 @@ def test_a_run_leaves_games_figures_and_a_model(finished: Path) -> None:
     evaluation = rows(finished / PHASE / "evaluations.jsonl")[-1]
     assert {row["role"]: row["games"] for row in evaluation["roles"]} == {"player_0": 3, "player_1": 3}
     assert evaluation["exact"]["exploitability"] > 0
+    [file] = (finished / PHASE / "evaluations").glob("step-00004-*.jsonl")
+    seeds: dict[str, list[int]] = {}
+    for game in read_episodes(file):
+        seeds.setdefault(game.task.id, []).append(game.seed)
+    assert all(len(own) == 2 and len(set(own)) == 1 for own in seeds.values())  # one for each role assignment
     assert not (finished / PHASE / "state").exists()
     players = {
         name

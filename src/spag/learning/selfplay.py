@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,8 +41,7 @@ from spag.learning.step_figures import CollapseWatch, figures, staleness
 from spag.models.adapters import use_adapter
 from spag.models.roles import adapter_name
 from spag.models.tokens import PromptStyle
-from spag.rollout.matchmaking import Pairing
-from spag.rollout.runner import game_specs
+from spag.rollout.matchmaking import match_specs, pairings
 from spag.rollout.steps import POLICY, StepPlayer, weights_after
 from spag.storage.episodes import read_episodes
 
@@ -211,10 +209,8 @@ class SelfplaySource(Source):
         for opponent in self.settings.evaluation_opponents:
             name = f"step-{step:05d}-{_file_name(game.name)}-{_file_name(opponent)}.jsonl"
             path = self.folder / "evaluations" / name
-            matches = {}
-            for pairing in (Pairing((POLICY, opponent)), Pairing((opponent, POLICY))):
-                specs = game_specs(tasks, 1, derive_seed(self.seed, "evaluation", pairing.title))
-                matches[pairing] = [replace(spec, id=f"{pairing.title}: {spec.task.id}") for spec in specs]
+            pairs, seed = pairings([POLICY, opponent]), derive_seed(self.seed, "evaluation")
+            matches = {pairing: match_specs(pairing, tasks, seed) for pairing in pairs}
             spoken += self.player.play_into(path, game, matches, {POLICY: weights_after(step)}).tokens
             met = {POLICY, opponent}  # the file may also hold games of a name that gives the same file
             games = (one for one in read_episodes(path) if {info.model for info in one.players.values()} == met)

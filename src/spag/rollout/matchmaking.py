@@ -43,7 +43,7 @@ def pairings(names: Sequence[str]) -> list[Pairing]:
 
 
 def match_specs(pairing: Pairing, tasks: Sequence[Task], seed: int) -> list[GameSpec]:
-    """Return the specs of one pairing's games."""
+    """Return the specs of one pairing's games. A game's seed is that of the other role assignment on its task."""
     return [GameSpec(f"{pairing.title}: {task.id}", task, derive_seed(seed, "arena", task.id)) for task in tasks]
 
 
