@@ -247,6 +247,11 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
             ["spag.roles=player_0"],
             "phases.1.roles: adversarial_taboo has no role player_0; the roles are attacker, defender",
         ),
+        (
+            "phases: [{algorithm: reinforce, roles: attacker, mix: [{name: adversarial_taboo}, {name: nim}]}]",
+            [],
+            "phases.0.roles: nim has no role attacker; the roles are player_0, player_1",
+        ),
         ("- 1", [], "test: expected a mapping of options, got list"),
         ("a: [", [], "test: not YAML"),
     ],

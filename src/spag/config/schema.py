@@ -6,6 +6,7 @@ A run is a list of phases. A phase names its algorithm; its options are the algo
 """
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -284,14 +285,13 @@ def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase:
         games = [config.game_of(phase).build()]
         if settings.per_role:
             raise ConfigError(f"{place}.lora.per_role: only online phases train an adapter for each role")
-    roles = list(dict.fromkeys(role for game in games for role in game.roles))
     named = {"roles": {getattr(settings, "roles", "both")} - {"both"}}
     if isinstance(settings, IterationSettings):
         named["sampling_by_role"] = set(settings.sampling_by_role)
-    for option, given in named.items():
-        if unknown := sorted(given - set(roles)):
-            names = ", ".join(game.name for game in games)
-            raise ConfigError(f"{place}.{option}: {names} has no role {unknown[0]}; the roles are {', '.join(roles)}")
+    for game, (option, given) in product(games, named.items()):
+        if unknown := sorted(given - set(game.roles)):
+            known = ", ".join(game.roles)
+            raise ConfigError(f"{place}.{option}: {game.name} has no role {unknown[0]}; the roles are {known}")
 
 
 def _check_rewards(place: str, settings: OnlineSettings, games: Mapping[str, Game]) -> None:
