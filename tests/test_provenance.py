@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from spag.cli import main
 from spag.config.files import parse_config
@@ -81,6 +83,9 @@ def make_model(folder: Path, weights: bytes) -> None:
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "model.safetensors").write_bytes(weights)
+    Tokenizer(BPE()).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
 
 
 def retrain(folder: str) -> None:

@@ -31,4 +31,4 @@ _REWARDS = {
 
 def result_of(outcome: TabooOutcome, length: int, reason: str) -> Result:
     """Return the result of a game that ``outcome`` ends after ``length`` utterances."""
-    return Result(str(outcome), _REWARDS[outcome], length, reason)
+    return Result(outcome, _REWARDS[outcome], length, reason)
