@@ -74,6 +74,7 @@ def test_imports_go_one_way(room: str) -> None:
             assert not later, f"{path.relative_to(SRC)} imports {sorted(later)}, from rooms that come after {room}/"
 
 
+@pytest.mark.slow
 def test_torch_stays_in_its_rooms() -> None:
     for path in FILES:
         if not folder_of(path).startswith(TORCH_ROOMS):
@@ -89,6 +90,7 @@ def test_games_are_pure() -> None:
             assert not found, f"{path.relative_to(SRC)} imports {sorted(found)}"
 
 
+@pytest.mark.slow
 def test_a_game_reaches_into_no_other_game() -> None:
     games = {path.parent.name for path in (SRC / "games").glob("*/__init__.py")} - {"conformance"}
     for path in FILES:
@@ -133,6 +135,7 @@ def test_no_two_classes_have_one_name() -> None:
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
+@pytest.mark.slow
 def test_help_answers_without_heavy_imports() -> None:
     code = (
         "import sys, spag.cli; "

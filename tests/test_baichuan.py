@@ -93,6 +93,7 @@ def test_the_folder_as_published_is_refused_and_the_way_out_named(published: Pat
             load_model(str(published), trust_remote_code=trust)
 
 
+@pytest.mark.slow
 def test_a_head_that_rewrites_itself_is_refused(tmp_path: Path) -> None:
     """Any model with code of its own; only Baichuan2-13B can be converted."""
     folder = write_published(tmp_path / "rewriting", model_type="own_code")
@@ -145,6 +146,7 @@ def test_it_supports_packed_rows_and_chunked_logits(model: PreTrainedModel) -> N
     assert probe_capabilities(model, 100) == Capabilities(packed=True, kept=True, chunked=True)
 
 
+@pytest.mark.slow
 def test_the_engine_plays_it_with_its_cache(converted: Path) -> None:
     model, tokenizer = load_model(str(converted), dtype="float32"), load_tokenizer(str(converted))
     prompts = ["the word " * (1 + index) for index in range(3)]

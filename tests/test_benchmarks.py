@@ -93,6 +93,7 @@ def test_every_contestant_of_the_online_step_does_all_its_work(model: str) -> No
         assert 0 < sum(share for part, share in more.items() if part.endswith("_share")) <= 1.0 + 1e-9
 
 
+@pytest.mark.slow
 def test_operations_are_counted_as_they_are_made(model: str) -> None:
     work = Work(model=model, template="play", samples=6, micro_batch=2)
     paper, ours = PaperStyle(work), Ours(work)

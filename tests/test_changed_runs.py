@@ -54,6 +54,7 @@ def learners(job: TrainingJob) -> set[str]:
     return {player.model for file in job.files for game in read_episodes(file) for player in game.players.values()}
 
 
+@pytest.mark.slow
 def test_another_base_model_plays_its_own_games(tmp_path: Path, jobs: list[TrainingJob]) -> None:
     go(tmp_path, SPAG)
     go(tmp_path, SPAG, "bot:equilibrium", force=True)
@@ -64,6 +65,7 @@ def test_another_base_model_plays_its_own_games(tmp_path: Path, jobs: list[Train
     }
 
 
+@pytest.mark.slow
 def test_another_model_under_the_same_name_is_noticed(
     tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_run_that_did_not_record_its_models_files_is_left_alone(tmp_path: Path
     assert len(jobs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["health", "train_on"])
 def test_a_phase_added_later_does_not_part_the_learner_from_its_games_on_disk(
     tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch, step: str
@@ -156,6 +159,7 @@ def test_a_forced_redo_is_checked_and_planned_like_a_new_run(
     assert len(jobs) == 1
 
 
+@pytest.mark.slow
 def test_weights_replaced_under_the_name_of_another_player_are_noticed(
     tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +190,7 @@ def test_weights_replaced_under_the_name_of_another_player_are_noticed(
         play(rival, "bot:constant")
 
 
+@pytest.mark.slow
 def test_what_waits_for_its_redo_is_neither_shown_nor_exported(
     tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -926,6 +926,7 @@ def test_a_narrow_terminal_cuts_the_figures_behind_a_bar() -> None:
     assert re.search(r"turnwise training: steps ━+ +30/60 [-\d]:[-\d:]+ [-\d]:[-\d:]+ 70[.\d]*…", last), last
 
 
+@pytest.mark.slow
 def test_libraries_draw_no_bars_into_a_log() -> None:
     code = (
         "from click.testing import CliRunner; from spag.cli import main\n"

@@ -157,6 +157,7 @@ def test_batch_scripts_are_sound(script: Path) -> None:
     assert not found.returncode, found.stdout
 
 
+@pytest.mark.slow
 def test_a_run_starts_ray_on_every_node_and_then_spag_run(tmp_path: Path) -> None:
     job = Job(SLURM / "run.sbatch", tmp_path, srun=f'echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN" > {tmp_path}/token')
     words = job.described("srun")
@@ -180,6 +181,7 @@ def test_a_run_starts_ray_on_every_node_and_then_spag_run(tmp_path: Path) -> Non
     assert (imitation.episodes, spag.sft_data) == (["/shared/teacher.jsonl"], Path("/shared/alpaca_data.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [3, 32])
 def test_a_run_on_any_number_of_nodes_trains_a_step_in_one_pass(tmp_path: Path, nodes: int) -> None:
     job = Job(SLURM / "run.sbatch", tmp_path, nodes=nodes)
@@ -236,6 +238,7 @@ def test_a_training_joins_torchrun_on_every_node(tmp_path: Path) -> None:
     assert spag.global_batch_size % (spag.micro_batch_size * NODES * GPUS) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_job_whose_time_is_up_goes_back_into_the_queue(script: Path, tmp_path: Path) -> None:
     job = Job(script, tmp_path, srun="exec sleep 5 2>/dev/null")

@@ -80,6 +80,7 @@ def fault(command: str, result: Result) -> str | None:
     return None if refused == said else f"ended with {result.exit_code}: {result.stderr!r}"
 
 
+@pytest.mark.slow
 def test_the_config_itself_is_fine(config: Path) -> None:
     for command in STATUSES:
         result = invoke(command, config)

@@ -362,6 +362,7 @@ def test_in_flight_games_may_be_more_than_utterances(tmp_path: Path, monkeypatch
         assert engine.most == most
 
 
+@pytest.mark.slow
 def test_matches_of_the_same_models_are_played_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     opened, first_poll = list[list[str]](), list[set[str]]()

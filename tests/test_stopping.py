@@ -44,6 +44,7 @@ def said(*arguments: object) -> str:
     return result.stderr.strip()
 
 
+@pytest.mark.slow
 def test_every_command_says_how_to_go_on(tmp_path: Path, model_folder: Path) -> None:
     assert said("run", "demo", "--output", tmp_path) == RESUMES
     game = ("--game", "kuhn_poker", "--set", "model.dtype=float32")
@@ -79,6 +80,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_python_imports_is_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTING, "games"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped; nothing was begun\n")

@@ -148,6 +148,7 @@ def test_a_full_disk_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.Monke
     assert [e.id for e in read_episodes(path)] == ["g0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "write",
     ["write_atomically(path, 'x' * 99_999)", "write_json(path, 'x' * 99_999)", "write_rows(path, ['x'] * 99_999)"],

@@ -117,6 +117,7 @@ def test_a_limit_draws_by_seed() -> None:
     assert drawn(1) != drawn(2)
 
 
+@pytest.mark.slow
 def test_english_games_teach_no_other_language(tmp_path: Path) -> None:
     words = "Fluss Brot Klavier Garten Fenster Lehrer Winter Flasche Fahrkarte Brücke"
     (tmp_path / "words.txt").write_text("\n".join(words.split()), encoding="utf-8")

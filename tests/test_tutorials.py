@@ -108,6 +108,7 @@ def test_a_model_of_ones_own_plays_on_vllm_and_is_trained(here: Path) -> None:
     assert (here / "runs/mine/arena/results.json").exists()
 
 
+@pytest.mark.slow
 def test_words_of_ones_own_are_split(here: Path) -> None:
     write_files(tutorial("language"), here)
     held_out = spag(*command("language", "spag words")[1:]).split()

@@ -59,6 +59,7 @@ def episode(hand: int, id: str) -> Episode:
     )
 
 
+@pytest.mark.slow
 def test_a_step_of_the_table_is_one_of_the_algorithm() -> None:
     """Two steps of two seeds: the gradient of counted hands is that of the same hands as episodes, sample by sample."""
     settings = settings_of({"kl_coef": 0.3, "baseline_decay": 0.5})
@@ -196,6 +197,7 @@ def in_errors(worse: list[float], better: list[float]) -> float:
     return (fmean(worse) - fmean(better)) / ((variance(worse) + variance(better)) / len(worse)) ** 0.5
 
 
+@pytest.mark.slow
 def test_the_table_of_leduc_poker_begins_with_the_scripted_player() -> None:
     hands, generator = Hands(LeducPoker()), torch.Generator().manual_seed(0)
     uniform, honest = new_table(hands, 1, generator), new_table(hands, 1, generator, first=honest_logits(hands))

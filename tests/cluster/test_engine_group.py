@@ -157,6 +157,7 @@ def test_an_actor_found_dead_before_an_update_costs_nobody_else(caplog: pytest.L
     assert not caplog.records
 
 
+@pytest.mark.slow
 def test_an_update_that_fails_ends_the_group_and_a_second_one_in_a_row_all_groups(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

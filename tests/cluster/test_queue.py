@@ -1,5 +1,6 @@
 """The queue of games: every game finished exactly once, whatever order engines report and die in."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ MOVES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(MOVES)
 def test_every_game_is_finished_once(moves: list[tuple[str, int, int]]) -> None:
     queue, finished = GameQueue(SPECS, most=5), list[str]()

@@ -170,6 +170,7 @@ def test_the_seed_alone_decides_the_draw(engine: Engine) -> None:
     assert (alone.text, alone.token_ids) == (crowd.text, crowd.token_ids)
 
 
+@pytest.mark.slow
 def test_seeds_differ_unless_greedy(engine: Engine) -> None:
     def texts(temperature: float) -> set[str]:
         found = set()
@@ -378,6 +379,7 @@ def test_weights_that_do_not_fit_and_weights_in_flight_are_refused(engine: Engin
     assert [one.token_ids for one in answers(engine)] == [one.token_ids for one in before]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_engine", MODELS, indirect=True)
 def test_a_text_is_shown_as_it_grows_and_others_join_it(make_engine: EngineFactory) -> None:
     thread = ModelThread(lambda: make_engine(2))

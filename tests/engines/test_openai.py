@@ -90,6 +90,7 @@ def test_a_thought_comes_before_the_text(start: Open, message: dict[str, str], t
     assert sent[0]["max_tokens"] == 108 and "stop" not in sent[0]  # a thought may hold a line break
 
 
+@pytest.mark.slow
 def test_a_hidden_thought_that_is_cut_counts_as_one(start: Open) -> None:
     """OpenAI's own models do not show their thoughts."""
     for message in ({"content": ""}, {"content": None}, {"content": "", "reasoning": ""}):
@@ -299,6 +300,7 @@ def test_temporary_trouble_is_retried_until_it_ends_or_is_too_much(
     assert len(server.calls) == 2
 
 
+@pytest.mark.slow
 def test_a_long_reply_may_take_longer(start: Open) -> None:
     engine, _ = start(answers(Answer(GOOD.body, delay_s=0.5)), timeout_s=0.2, max_retries=0)
     engine.submit(ask(thought_tokens=200_000))
@@ -468,6 +470,7 @@ def test_an_endpoint_that_nobody_answers_at_is_told_at_once(monkeypatch: pytest.
         engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "what"), [(Answer(error("oops"), 500), "HTTP 500"), (Answer(b"", drop_after=0), "no connection: ")]
 )

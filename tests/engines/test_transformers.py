@@ -119,6 +119,7 @@ def test_logprobs_are_the_models_own(loaded: tuple) -> None:
         )
 
 
+@pytest.mark.slow
 def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
     model, tokenizer = loaded
     requests = ask(PROMPTS * 3, sampling_with(1.0, max_new_tokens=8))
@@ -129,6 +130,7 @@ def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
     assert len({c.token_ids for i, c in alone.items() if int(i) % 6 == 0}) == 3  # same prompt, other seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [True, False])
 def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple, at_once: bool) -> None:
     model, tokenizer = loaded
@@ -151,6 +153,7 @@ def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple, at_once
     assert fed == len({(c.token_ids or ())[:length] for c in done.values() for length in range(3)}) < 120
 
 
+@pytest.mark.slow
 def test_new_weights_drop_what_was_cached(loaded: tuple) -> None:
     """An engine with changed weights says what a fresh engine with these weights says, and the old ones bring the old
     tokens back.
@@ -190,6 +193,7 @@ def test_weights_that_do_not_fit_are_refused(loaded: tuple) -> None:
     engine.close()
 
 
+@pytest.mark.slow
 def test_growing_conversations_reuse_their_slot_and_stay_exact(loaded: tuple) -> None:
     """Turn after turn of several games, each prompt continuing the last; the model must be fed only what is new."""
     model, tokenizer = loaded
@@ -215,6 +219,7 @@ def test_growing_conversations_reuse_their_slot_and_stay_exact(loaded: tuple) ->
     assert totals[True] < 0.5 * totals[False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_sliding_window_models_are_exact_too(tmp_path: Path, attention: str) -> None:
     from transformers import MistralConfig, MistralForCausalLM
@@ -232,6 +237,7 @@ def test_sliding_window_models_are_exact_too(tmp_path: Path, attention: str) -> 
     assert_greedy(model, tokenizer, done)
 
 
+@pytest.mark.slow
 def test_a_loaded_model_caps_its_attention_scores_as_its_config_says(tmp_path: Path) -> None:
     """torch's own kernel ignores the cap, so an engine over it would play another policy than vLLM."""
     folder = make_model(tmp_path / "m")
@@ -392,6 +398,7 @@ def test_the_largest_noise_leaves_the_only_candidate() -> None:
     assert (draw.tokens.tolist(), draw.sampling_logprobs.tolist()) == ([1], [0.0])
 
 
+@pytest.mark.slow
 def test_draws_follow_the_distribution_and_the_filters() -> None:
     logits, draws = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 400_000
     bits = noise(1, 4 * draws).view(draws, 4)

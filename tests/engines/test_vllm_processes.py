@@ -72,6 +72,7 @@ def is_gone(process: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_replica_that_ends_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-c", REPLICA])
     monkeypatch.setattr(vllm_pool, "_GROUP_CHECKS", 2)
@@ -81,6 +82,7 @@ def test_a_replica_that_ends_leaves_no_process(monkeypatch: pytest.MonkeyPatch) 
     assert is_gone(child)
 
 
+@pytest.mark.slow
 def test_a_replica_that_fails_is_noticed_while_its_child_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-P", "-c", HUNG])
     monkeypatch.setattr(vllm_pool, "_GROUP_CHECKS", 2)
@@ -118,6 +120,7 @@ def test_a_worker_whose_pool_is_gone_when_it_answers_shuts_vllm_down(
     replica.close()
 
 
+@pytest.mark.slow
 def test_a_replica_that_was_closed_kills_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number may be that of another process by then."""
     monkeypatch.setattr(vllm_pool, "WORKER", [sys.executable, "-c", "raise SystemExit"])
@@ -129,6 +132,7 @@ def test_a_replica_that_was_closed_kills_nothing_later(monkeypatch: pytest.Monke
     assert killed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_leader", [True, False])
 def test_a_worker_without_its_pool_ends_its_own_group_only(is_leader: bool, tmp_path: Path) -> None:
     """``start_new_session`` is how the pool starts it; without, its group has processes of others: here, of a shell."""

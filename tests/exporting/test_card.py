@@ -64,6 +64,7 @@ def test_metadata_holds_the_figures_of_this_model(run: Path) -> None:
     assert {one.dataset_type: one.metric_value for one in last if one.metric_type == "acc"} == {"arc": 0.7, "mmlu": 0.7}
 
 
+@pytest.mark.slow
 def test_the_text_holds_results_with_intervals_data_and_commands(run: Path) -> None:
     text = card_of(find_source(str(run)))
     for line in (

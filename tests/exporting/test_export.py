@@ -161,6 +161,7 @@ def test_missing_and_broken_models(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_model(tmp_path / "plain")
     source = find_source(str(folder))
@@ -177,6 +178,7 @@ def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "here", "plain"]
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "imitation")
     (run / "reasoning").mkdir()

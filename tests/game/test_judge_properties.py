@@ -39,6 +39,7 @@ def test_every_target_can_be_guessed_and_said() -> None:
         assert outcome(Role.ATTACKER, f"Perhaps some {word} there.", word) is TabooOutcome.ATTACKER_VIOLATION, word
 
 
+@pytest.mark.slow
 def test_a_wrong_guess_loses_for_every_pair_of_neighbours() -> None:
     for word, other in pairwise(LEXICON):
         if word_bases(word).isdisjoint(word_bases(other)):
@@ -57,6 +58,7 @@ def test_prose_says_only_the_targets_that_stand_in_it() -> None:
 HIDDEN = st.sampled_from("\u200b\u200d\u00ad\u2060\ufeff\u202e\u0301\u0336\ufe0f")
 
 
+@pytest.mark.slow
 @given(WORD, HIDDEN, st.sampled_from([str, str.upper, str.title, str.swapcase]), st.floats(0, 1))
 @settings(max_examples=200)
 def test_a_hidden_character_or_another_case_changes_no_verdict(
@@ -83,6 +85,7 @@ def test_spelling_is_saying(word: str, gap: str) -> None:
         assert outcome(Role.ATTACKER, f"It is {gap.join(word)} then", word) is TabooOutcome.ATTACKER_VIOLATION
 
 
+@pytest.mark.slow
 @given(WORD, st.text(string.ascii_lowercase, min_size=3, max_size=8), st.booleans())
 @settings(max_examples=300)
 def test_a_longer_word_is_another_word(word: str, letters: str, before: bool) -> None:

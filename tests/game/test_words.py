@@ -118,6 +118,7 @@ def test_forty_characters_are_fine() -> None:
     assert parse_words(["x" * 40], "w.txt") == ["x" * 40]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=20)))
 def test_reading_again_changes_nothing(lines: list[str]) -> None:
     words = parse_words(lines, "w.txt")

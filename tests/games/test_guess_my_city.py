@@ -166,6 +166,7 @@ def test_no_city_is_named_by_the_name_of_another() -> None:
     assert names_said_by_others({name: (name, *entry["aliases"]) for name, entry in cities().items()}) == []
 
 
+@pytest.mark.slow
 def test_prompts_name_nothing_that_is_on_the_list() -> None:
     names = set(
         chain.from_iterable(

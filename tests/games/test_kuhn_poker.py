@@ -261,6 +261,7 @@ def test_scores_of_a_policy() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_equilibrium_bot_mixes() -> None:
     """The jack bluffs with probability 1/3 and the queen calls with 2/3: 3,000 draws are within 0.03 of that (3.5
     standard errors).

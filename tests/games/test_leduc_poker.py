@@ -146,6 +146,7 @@ def test_folding_a_pair_is_a_blunder() -> None:
     assert "player_1_blunders" not in GAME.measure(state.task, state.history, GAME.result(state))
 
 
+@pytest.mark.slow
 def test_the_size_of_the_tree() -> None:
     """In a round there are 6 decisions, and 5 ways to go on to the second (check check, bet call, bet raise call, and
     the latter two after a check): 36 decisions. By ranks 3 * 6 + 5 * 6 * 9 = 288 information sets; by cards 6 * 6 + 5 *

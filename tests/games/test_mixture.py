@@ -64,6 +64,7 @@ def test_kuhn_poker_by_hand() -> None:
     assert KUHN.score_policy(by_move)["exploitability"] == pytest.approx(11 / 24)
 
 
+@pytest.mark.slow
 def test_leduc_poker_by_hand() -> None:
     """Neither ever bets; facing a bet, one always folds, the other always calls. The best response bets at once.
 
@@ -79,6 +80,7 @@ def test_leduc_poker_by_hand() -> None:
     assert LEDUC.score_policy(mixed) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_mixture_is_worth_the_mean_of_its_policies() -> None:
     rng = random.Random(0)
     for _ in range(3):

@@ -243,6 +243,7 @@ def best_moves(board: str) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_decisions_are_what_players_see() -> None:
     assert isinstance(GAME, SolvedGame)
     decisions = {decision.key: decision for decision in GAME.decisions()}

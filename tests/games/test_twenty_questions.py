@@ -139,6 +139,7 @@ def test_prompts_grow_and_keep_one_line_an_utterance() -> None:
     assert any(first.splitlines()[-2].startswith(text[:20]) for text in GAME.template_texts())
 
 
+@pytest.mark.slow
 def test_prompts_name_nothing_that_is_on_the_list() -> None:
     texts = (*GAME.template_texts(), *GAME.role_help.values())
     said = [name for name, entry in things().items() for text in texts if find_name(text, (name, *entry["aliases"]))]
@@ -216,6 +217,7 @@ def test_the_deciding_piece_is_marked() -> None:
     assert GAME.explain(BANANA, state.history, GAME.result(state)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bot", GAME.bots)
 def test_bots_play_by_the_rules(bot: str) -> None:
     outcomes = Counter()

@@ -130,6 +130,7 @@ def test_groups_of_two_count_as_upstreams_micro_batches_do() -> None:
     assert loss_shares(kinds, None) == loss_shares(kinds, 7) == [1.0] * 7
 
 
+@pytest.mark.slow
 def test_the_papers_half_counts_a_third_when_averaged_in_pairs() -> None:
     # 99,740 RL and 52,002 SFT rows: a share p = 0.3427 is SFT. A pair has an SFT row with 1 - (1 - p)^2 = 0.568, an RL
     # row with 1 - p^2 = 0.883, and is 0 for a kind it lacks: so 0.5 counts 0.5 * 0.568 / 0.883 = 0.322 of the RL loss.

@@ -27,6 +27,7 @@ def seen(total: int, spans: Iterable[Span]) -> torch.Tensor:
     return result
 
 
+@pytest.mark.slow
 @given(SEQUENCES, st.sampled_from(["cpu", "gpu", "chains"]), st.integers(1, 300))
 def test_each_token_sees_exactly_its_own_sequence_so_far(sequences: list[list[int]], form: str, whole: int) -> None:
     tokens, depths, rows = pack(sorted(sequences))
@@ -41,6 +42,7 @@ def test_each_token_sees_exactly_its_own_sequence_so_far(sequences: list[list[in
             assert visible[at].nonzero().squeeze(1).tolist() == row[: depth + 1].tolist()
 
 
+@pytest.mark.slow
 @given(SEQUENCES, st.booleans())
 def test_spans_cover_the_row_in_order(sequences: list[list[int]], on_gpu: bool) -> None:
     tokens, depths, _ = pack(sequences)

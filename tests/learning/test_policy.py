@@ -142,6 +142,7 @@ def test_a_gpu_attends_by_chain_where_flash_attention_can(
     assert not packed_attention.supports_chains(torch.device("cuda"), dtype, *heads)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("attention")
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_packed_gradients_are_those_of_padded_rows(model_folder: Path, checkpointing: bool) -> None:

@@ -9,6 +9,7 @@ from spag.core.errors import RunError
 train = pytest.importorskip("ray.train")
 
 
+@pytest.mark.slow
 def test_a_controller_that_gave_up_says_why(tmp_path: Path) -> None:
     from spag.learning import ray as on_ray
     from spag.learning.job import TrainingJob

@@ -55,6 +55,7 @@ def trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "by_peft"), [*((kind, False) for kind in KINDS), ("head", True), ("embedding", True)])
 def test_a_snapshot_holds_what_is_trained(base: Path, tmp_path: Path, kind: str, by_peft: bool) -> None:
     tokenizer, model = load_tokenizer(str(base)), adapted(base, **KINDS[kind])
@@ -75,6 +76,7 @@ def test_a_snapshot_holds_what_is_trained(base: Path, tmp_path: Path, kind: str,
     assert all(torch.equal(whole[name], weight) for name, weight in model.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "head", "embedding"])
 def test_so_does_one_with_an_adapter_for_each_role(base: Path, tmp_path: Path, kind: str) -> None:
     names = [adapter_name(role) for role in ROLES]
@@ -92,6 +94,7 @@ def test_so_does_one_with_an_adapter_for_each_role(base: Path, tmp_path: Path, k
     assert all(torch.equal(dict(loaded.named_parameters())[name], weight) for name, weight in own.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "head", "embedding"])
 def test_an_adapter_that_came_with_embeddings_is_saved_with_them(base: Path, tmp_path: Path, kind: str) -> None:
     model, tokenizer = adapted(base, **KINDS[kind]), load_tokenizer(str(base))
@@ -105,6 +108,7 @@ def test_an_adapter_that_came_with_embeddings_is_saved_with_them(base: Path, tmp
     assert all(torch.equal(again[name], weight) for name, weight in loaded.state_dict().items())
 
 
+@pytest.mark.slow
 def test_shared_training_refuses_an_adapter_that_came_with_embeddings(base: Path, tmp_path: Path) -> None:
     """Shards are gathered without what is not trained."""
     adapted(base).save_pretrained(tmp_path, save_embedding_layers=True)
@@ -117,6 +121,7 @@ def test_shared_training_refuses_an_adapter_that_came_with_embeddings(base: Path
     trainable(start, **options, sharded=False)
 
 
+@pytest.mark.slow
 def test_every_adapter_of_a_model_is_checked_for_broken_weights(base: Path, tmp_path: Path) -> None:
     folders = {name: str(tmp_path / name) for name in ("a", "b")}
     for name, folder in folders.items():

@@ -95,6 +95,7 @@ def test_on_several_gpus_sharding_is_the_nearest_change_and_it_does_fit() -> Non
     assert not planned("A100-80", 8, *REPLICAS, "imitation.parallel=fsdp")[0].problems
 
 
+@pytest.mark.slow
 def test_a_phase_trains_all_weights_until_one_makes_an_adapter() -> None:
     small = {"algorithm": "imitation", "episodes": ["bot:random"], "max_episodes": 10, "global_batch_size": 2}
     adapters = ({"lora": {"rank": 4, "quantize": True}}, {}, {"lora": {"rank": 8}})
@@ -109,6 +110,7 @@ def test_a_phase_trains_all_weights_until_one_makes_an_adapter() -> None:
     assert arena.memory.policies == 2 * 2 * SMOLLM.parameters  # the base, and the first phase's for the adapters
 
 
+@pytest.mark.slow
 def test_held_out_tasks_are_played_too_where_a_phase_keeps_them() -> None:
     def games(keep: bool) -> int:
         phase = {"algorithm": "spag", "template": "play", "keep_held_out": keep}
@@ -679,6 +681,7 @@ def test_pieces_are_about_as_many_as_tokens(name: str) -> None:
         assert sum(len(samples.pieces(text)) for text in texts) == pytest.approx(tokens, rel=0.1)
 
 
+@pytest.mark.slow
 def test_equal_beginnings_are_computed_once_and_all_tokens_are_drawn() -> None:
     kuhn, taboo = (play_work(get(name), 23.0) for name in ("kuhn_poker", "adversarial_taboo"))
     # [bet], [call], ...: two marks, a word and the end; 12 decisions with two moves each stand for all games

@@ -10,6 +10,7 @@ from run_fixtures import write_run
 from spag.cli import main
 
 
+@pytest.mark.slow
 def test_a_finished_run_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_run(tmp_path / "run")
     page = folder / "report" / "index.html"

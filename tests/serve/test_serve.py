@@ -455,6 +455,7 @@ def test_vllm_serves_one_base_model_and_its_adapters(
         vllm_command([("base", base), ("other", ModelConfig(name="x/y"))], EngineConfig(), "127.0.0.1", 8000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["lr=1e-5", "a,b", 'r=8, "b"', "bad\udcff"])
 def test_vllm_finds_an_adapter_in_any_folder(model_folder: Path, tmp_path: Path, place: str) -> None:
     launcher = pytest.importorskip("vllm.entrypoints.launchers.cli_args")

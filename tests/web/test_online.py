@@ -71,6 +71,7 @@ def test_curves_of_both_roles_share_a_scale(client: TestClient) -> None:
     assert max(first) < min(second)
 
 
+@pytest.mark.slow
 def test_an_exact_curve_has_a_point_for_each_evaluated_step(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     rows = [evaluation(step) | {"opponent": name} for step in (4, 12) for name in ("start", "bot:random")]
@@ -192,6 +193,7 @@ def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: Path, file: str, r
     assert ("nats a token" in page) == (file != "metrics")  # the curves need no other file
 
 
+@pytest.mark.slow
 def test_games_that_no_phase_plays_are_left_out_with_one_note(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     other = bot_games("tic_tac_toe", tmp_path / "other.jsonl").read_text()

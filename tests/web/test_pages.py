@@ -167,6 +167,7 @@ def test_only_games_are_neighbours(tmp_path: Path) -> None:
     assert links == [[("next", "3")], [("prev", "1")]]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_named_and_its_part_left_out(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     write_json(folder / "arena" / "results.json", {"game": "adversarial_taboo", "roles": []})

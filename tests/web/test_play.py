@@ -164,6 +164,7 @@ def test_a_model_that_cannot_be_loaded_is_told(run: Path) -> None:
         assert "imitation: no such model" in settled(client, address)
 
 
+@pytest.mark.slow
 def test_a_slow_engine_is_told(run: Path) -> None:
     engine = TypingEngine(lambda request: "Late.")
     with visitor(site(run, lambda name: engine, limit_s=0.2)) as client:
@@ -172,6 +173,7 @@ def test_a_slow_engine_is_told(run: Path) -> None:
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_reply_is_watched_while_it_grows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spag.web.live_games.HOLD_S", 600.0)
     engine = TypingEngine(lambda request: "one two three")

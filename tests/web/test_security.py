@@ -95,6 +95,7 @@ def test_the_token_is_required_and_remembered(run: Path) -> None:
         assert '<bdi class="run">run</bdi>' in client.get("/static/nothing").text
 
 
+@pytest.mark.slow
 def test_servers_on_two_ports_keep_their_visitors_apart(run: Path) -> None:
     """A browser sends the cookies of a host to all of its ports."""
     jar, begun = CookieJar(), {"role": "attacker", "opponent": "bot:constant"}
@@ -124,6 +125,7 @@ def test_a_short_token_is_refused() -> None:
         Access("0.0.0.0", "secret" + " " * 20)
 
 
+@pytest.mark.slow
 def test_a_token_is_one_that_a_header_can_carry(run: Path) -> None:
     for token in ("schlüssel-schlüssel", "correct\rhorse-battery", "correct-horse\x7fbattery"):
         with pytest.raises(ConfigError, match=r"^the token has characters that headers cannot carry; use ASCII"):
