@@ -25,6 +25,7 @@ from spag.models.collate import EncodedSample
 from spag.models.tokens import (
     PromptStyle,
     as_reply,
+    decode_reply,
     encode_prompt,
     end_token_id,
     said_ids,
@@ -96,7 +97,7 @@ def _are_of(
     ids = sample.completion_ids
     if not ids or min(ids) < 0 or max(ids) >= known:
         return False
-    text = str(tokenizer.decode(ids, skip_special_tokens=True))
+    text = decode_reply(tokenizer, (), ids)
     if style is PromptStyle.TAGGED and not sample.thinking:
         text = ANSWER + text  # the prompt ends with the mark
     said = spoken(text, style, thinking=sample.thinking)

@@ -145,13 +145,26 @@ BROKEN = "\ufffd"
 
 
 def decode_reply(tokenizer: "Tokenizer", prompt: Sequence[int], reply: Sequence[int]) -> str:
-    """Return the text of ``reply`` as decoded after ``prompt``: alone, a LLaMA tokenizer drops its leading space."""
-    context = list(prompt[-_CONTEXT:])
-    before = str(tokenizer.decode(context, skip_special_tokens=True))
-    text = str(tokenizer.decode([*context, *reply], skip_special_tokens=True))
+    """Return the text of ``reply`` as decoded after ``prompt``: alone, a LLaMA tokenizer drops its leading space.
+
+    That tokenizer breaks all of adjacent characters written in bytes if one is incomplete, as the first may be where
+    the context begins, and the last of a reply at its token limit.
+    """
+    contexts = [list(prompt[-count:]) for count in range(_CONTEXT, _CONTEXT - _MOST_BYTES, -1)]
+    whole = (one for one in contexts if not _decoded(tokenizer, one).startswith(BROKEN))
+    context = next(whole, contexts[0])
+    before, text = _decoded(tokenizer, context), _decoded(tokenizer, [*context, *reply])
+    for cut in range(1, min(_MOST_BYTES, len(reply) + 1) if text.endswith(2 * BROKEN) else 1):
+        if not (complete := _decoded(tokenizer, [*context, *reply[:-cut]])).endswith(BROKEN):
+            text = complete + cut * BROKEN
+            break
     if text.startswith(before):
         return text[len(before) :]
-    return str(tokenizer.decode(list(reply), skip_special_tokens=True))
+    return _decoded(tokenizer, reply)
+
+
+def _decoded(tokenizer: "Tokenizer", ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def token_texts(tokenizer: "Tokenizer", prompt: Sequence[int], reply: Sequence[int]) -> list[str]:
