@@ -329,3 +329,15 @@ def test_only_engines_on_a_gpu_may_sleep(replicas: list[list[int]], sleep: int, 
     settings = VLLMSettings("model", "bfloat16", PlannedEngine(sleep=sleep), replicas)  # type: ignore[arg-type]
     found = engine_arguments(settings, model_positions=2048, token_bytes=1000, free_bytes=10**9)
     assert found.get("enable_sleep_mode") is expected
+
+
+def test_without_a_generation_config_replies_end_as_the_model_s_config_says(
+    model_folder: Path, loaded: "tuple[PreTrainedModel, PreTrainedTokenizerBase]", tmp_path: Path
+) -> None:
+    """As with transformers, which reads the end tokens there."""
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [1, 70]}))
+    settings = VLLMSettings(str(folder), "float32", PlannedEngine(), CPU)
+    assert vllm_opening._stop_ids(settings, loaded[1], PromptStyle.PLAIN) == {1, 70}

@@ -19,7 +19,7 @@ from spag.engines.vllm.setup import (
     visible_gpus,
     worker_environments,
 )
-from spag.models.finding import Adapter, check_generation_config, read_adapter, resolve_model
+from spag.models.finding import CONFIG, Adapter, check_generation_config, read_adapter, resolve_model
 from spag.models.loading import checked_device, load_config, load_tokenizer
 from spag.models.tokens import PromptStyle, stop_token_ids, token_count
 from spag.storage.home import expanded
@@ -73,8 +73,8 @@ def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style:
     check_generation_config(settings.model)
     try:
         generation = GenerationConfig.from_pretrained(settings.model)
-    except OSError:  # many models have none
-        generation = None
+    except OSError:  # many models have none; transformers then reads the model's config
+        generation = GenerationConfig.from_pretrained(settings.model, config_file_name=CONFIG)
     return stop_token_ids(generation, tokenizer, style)
 
 
