@@ -9,8 +9,11 @@ from accelerate import Accelerator
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 
-from spag.config.schema import ModelConfig
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, ModelError
+from spag.core.options import SamplingConfig
+from spag.engines import opening
+from spag.engines.base import Engine, Request
 from spag.engines.transformers.engine import TransformersEngine
 from spag.learning.start import trainable
 from spag.models.loading import load_adapters, load_model, load_tokenizer, save_model
@@ -106,6 +109,32 @@ def test_an_adapter_that_came_with_embeddings_is_saved_with_them(base: Path, tmp
     save_model(loaded, tokenizer, tmp_path / "again")
     again = load_model(str(tmp_path / "again"), dtype="float32", device="cpu").state_dict()
     assert all(torch.equal(again[name], weight) for name, weight in loaded.state_dict().items())
+
+
+def first_token(engine: Engine) -> tuple[float, ...] | None:
+    engine.submit(Request("0", "hello", SamplingConfig(temperature=0, max_new_tokens=1), seed=0))
+    [completion] = engine.poll()
+    return completion.logprobs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "misfit"), [("biases", "lora's"), ("tokens", "lora's"), ("head", ""), ("lora", "")])
+def test_an_adapter_s_weights_beside_lora_are_its_own(tmp_path: Path, kind: str, misfit: str) -> None:
+    base = make_model(tmp_path / "base", attention_bias=True)
+    folders = {one: tmp_path / one for one in ("lora", "head", kind)}
+    for one, folder in folders.items():
+        model = adapted(base, **KINDS[one])
+        randomised(trained(model))
+        if one == "head":
+            with torch.no_grad():
+                model.get_base_model().get_output_embeddings().weight.mul_(2)
+        model.save_pretrained(folder)
+        load_tokenizer(str(base)).save_pretrained(folder)
+    models = [ModelConfig(name=str(folder), dtype="float32", device="cpu") for folder in folders.values()]
+    engine = EngineConfig(backend="transformers", concurrency=2)
+    alone = [first_token(opening.open_model(model, engine)) for model in models]
+    assert [first_token(one) for one in opening.open_models(models[::-1], engine)] == alone[::-1]
+    assert misfit in opening._misfit(str(folders[kind])).lower()
 
 
 @pytest.mark.slow

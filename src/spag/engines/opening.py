@@ -163,13 +163,17 @@ def backend_and_reason(model: ModelConfig, engine: EngineConfig) -> tuple[Backen
 
 def _misfit(name: str) -> str:
     """Return why vLLM cannot play a local model, if so."""
+    from spag.models.adapters import weights_beside_lora  # noqa: PLC0415 - imports torch
+
     if model_type(name) == BAICHUAN:
         return f"{name} is a Baichuan, which vLLM plays no more since 0.24"
-    adapter = read_adapter(expanded(name))
+    adapter, what = read_adapter(expanded(name)), ""
     if adapter and (adapter.dora or adapter.whole):
         what = "DoRA" if adapter.dora else f"whole modules ({', '.join(adapter.whole)})"
-        return f"{name} is an adapter with {what}, which vLLM does not take"
-    return ""
+    elif adapter:  # vLLM leaves out embeddings, which peft saves, unchanged, with an adapter for them
+        others = [key for key in weights_beside_lora(adapter) if not key.endswith(".base_layer.weight")]
+        what = f"weights beside LoRA's ({others[0]})" if others else ""
+    return f"{name} is an adapter with {what}, which vLLM does not take" if what else ""
 
 
 def _parts(model: ModelConfig) -> list[ModelConfig]:
@@ -198,13 +202,15 @@ def _open_endpoint(model: ModelConfig, engine: EngineConfig) -> Engine:
 
 
 def _open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
-    """Open engines for a base model and its adapters; several adapters share a copy of the base."""
+    """Open engines for a base model and its adapters; several adapters share a copy of the base, if they can."""
     from spag.engines.transformers.engine import TransformersEngine  # noqa: PLC0415 - imports torch
+    from spag.models.adapters import weights_beside_lora  # noqa: PLC0415
     from spag.models.loading import load_adapters, load_model, load_tokenizer  # noqa: PLC0415
     from spag.models.tokens import PromptStyle  # noqa: PLC0415 - slow to import
 
     options: dict[str, Any] = models[0].model_dump(include={"dtype", "device", "trust_remote_code"})
-    adapters = [model for model in models if adapter_base(expanded(model.name))]
+    found = ((model, read_adapter(expanded(model.name))) for model in models)
+    adapters = [model for model, adapter in found if adapter and not weights_beside_lora(adapter)]
     names = {model: f"adapter-{index}" for index, model in enumerate(adapters)} if len(adapters) > 1 else {}
     shared = load_adapters({name: model.name for model, name in names.items()}, **options) if names else None
     engines = []

@@ -1,16 +1,28 @@
 """LoRA adapters over a loaded model: one or several, one active at a time."""
 
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from spag.core.errors import ModelError
+from spag.models.finding import Adapter
 from spag.models.weights import refuse_unless_equal
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+
+def weights_beside_lora(adapter: Adapter) -> list[str]:
+    """Return the names of an adapter's weights that belong neither to LoRA nor to whole modules: biases, embeddings of
+    its own. All adapters over one copy of the base model would get them. None for a broken file: loading it fails.
+    """
+    with suppress(OSError, SafetensorError), safe_open(adapter.folder / ADAPTER_WEIGHTS, framework="pt") as opened:
+        others = [key for key in opened.keys() if ".lora_" not in key]  # noqa: SIM118 - no mapping
+        return [key for key in others if not any(f".{module}." in key for module in adapter.whole)]
+    return []
 
 
 def with_adapter(model: PreTrainedModel, folder: Path, *, name: str, trainable: bool) -> PreTrainedModel:
