@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from outside import install, install_variety
 from spag import algorithms
 from spag.core.episodes import Episode
 from spag.storage.episodes import read_episodes
-from walkthrough import files, page
+from walkthrough import files, page, write_files
 
 PAGE = page("algorithms.md")
-FILES = files(PAGE.partition("## Write an algorithm of your own")[2])
+WALK_THROUGH = PAGE.partition("## Write an algorithm of your own")[2]
+FILES = files(WALK_THROUGH)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,15 @@ def test_the_page_names_every_algorithm_and_shows_a_whole_package() -> None:
     assert list(FILES) == ["pyproject.toml", "rejection.py", "run.yaml"]
     for name in algorithms.SHIPPED:
         assert f"| `{name}` |" in PAGE
+
+
+def test_pip_can_install_the_package(tmp_path: Path) -> None:
+    """The fixture installs without a build, and hatchling must be told of a module that is not named as its project."""
+    builders = pytest.importorskip("hatchling.builders.wheel", reason="pip install hatchling")
+    write_files(WALK_THROUGH, tmp_path)
+    [wheel] = builders.WheelBuilder(str(tmp_path)).build(directory=str(tmp_path / "dist"), versions=["standard"])
+    with zipfile.ZipFile(wheel) as built:
+        assert "rejection.py" in built.namelist()
 
 
 @pytest.mark.slow
