@@ -2,6 +2,7 @@
 
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -16,12 +17,13 @@ from spag.config.files import dump_config
 from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.errors import ModelError
 from spag.core.options import SamplingConfig
-from spag.core.types import Task
+from spag.core.types import Observation, State, Task, Utterance
 from spag.engines.base import Completion, Engine, Request
 from spag.engines.opening import open_model
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import ModelThread
 from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.games.taboo.taboo import AdversarialTaboo
 from spag.runs.reading import RunFolder
 from spag.web.live_games import _sampling
 from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, ModelPool, Session, Sessions, WebMatch
@@ -236,6 +238,27 @@ def test_an_empty_reply_is_drawn_again_twice_and_then_stands(run: Path) -> None:
         address = begin(client, "defender")
         assert "(silence)" in settled(client, address)
     assert len({request.seed for request in asked}) == 3
+
+
+def test_a_reply_that_stays_hidden_is_not_shown_where_it_repeats_the_visitor() -> None:
+    """As in docs/games.md, where both players choose before either sees the other's choice."""
+
+    class Simultaneous(AdversarialTaboo):
+        def observe(self, state: State, role: str) -> Observation:
+            seen = super().observe(state, role)
+            hides = role == "defender" and len(state.history) % 2
+            return replace(seen, history=seen.history[:-1]) if hides else seen
+
+    game, models, shown = Simultaneous(), ModelPool(at_once(lambda request: "Red.")), []
+    for past in ((), ("Hello.", "Red.")):
+        state = game.start(task_of("river"), 0)
+        for role, text in zip(ROLES, past, strict=False):
+            state = game.apply(state, Utterance(role, text))
+        match = WebMatch(game, state, "defender", "imitation", models, SamplingConfig())
+        match.reply = SimpleNamespace(text_so_far="Red.")
+        shown.append(match.reply_so_far)
+    models.close()
+    assert shown == ["", ""]
 
 
 def test_a_cut_thought_is_marked() -> None:

@@ -119,7 +119,7 @@ class WebMatch:
         text = self.reply.text_so_far if self.reply else ""
         state = replace(self.state, history=(*self.state.history, Utterance(self.other, text)))
         heard = self.game.observe(state, self.human).history
-        return text if heard and heard[-1].content == text else ""
+        return text if len(heard) == len(state.history) and heard[-1].content == text else ""
 
     def say(self, text: str) -> None:
         """Take the visitor's utterance. Raises ``DataError``."""
