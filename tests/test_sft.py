@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from spag.algorithms import SHIPPED
 from spag.cli import main
 from spag.config.files import load_config, parse_config
 from spag.core.episodes import SampleType
@@ -128,7 +129,7 @@ def test_a_file_that_holds_sft_rows_gets_no_others(
     assert types(output) == ["rl"] * 2 + ["sft"] * 6
 
 
-def test_who_is_warned(sft_file: Path) -> None:
+def test_who_is_warned(sft_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def warned(options: str) -> list[str]:
         return mix_warnings(parse_config(f"phases: [{{{options}}}]", "test"))
 
@@ -137,6 +138,8 @@ def test_who_is_warned(sft_file: Path) -> None:
     assert "is not set" in warned(f"algorithm: spag, sft_data: {sft_file}, sft_samples: 0")[0]
     assert "imitation.sft_coef=0" in warned(f"algorithm: imitation, sft_data: {sft_file}, sft_coef: 0")[0]
     assert not warned("algorithm: imitation") and not warned("algorithm: reinforce")
+    monkeypatch.setitem(SHIPPED, "clone", "spag.algorithms.imitation:Imitation")  # another package's, on teacher games
+    assert not warned("algorithm: clone")
     assert not warned(f"algorithm: spag, sft_data: {sft_file}") and not warned("algorithm: spag, sft_coef: 0")
     assert not mix_warnings(load_config("demo"))
 

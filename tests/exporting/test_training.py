@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from spag.algorithms import SHIPPED
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
 from spag.export.training import Learned, ancestry, phases_of, settings_table, trained_games
@@ -42,6 +45,16 @@ def test_a_model_comes_from_the_phases_before_it(tmp_path: Path) -> None:
     assert learned(run, "spag-2-1")[1].what.startswith("1 iteration of self-play") and ancestry("base", run) == []
     played = [[game.name for game in trained_games(ancestry(name, run))] for name in ("spag-2-2", "reinforce")]
     assert played == [["adversarial_taboo"], ["adversarial_taboo", "kuhn_poker", "tic_tac_toe"]]
+
+
+def test_another_packages_algorithm_on_teacher_games_is_not_called_spags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHIPPED, "clone", "spag.algorithms.imitation:Imitation")  # any with TeacherSettings
+    run = run_of(tmp_path)
+    (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": [{"algorithm": "clone"}]})))
+    [clone] = learned(run, "clone")
+    assert clone.what == "the algorithm `clone`" and clone.data.startswith("Teacher games: games shipped with spag; ")
 
 
 def test_data_and_methods_are_those_of_the_record(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ SETTINGS = (
 _SAID = ("episodes", "opponents", "mix", "rewards", "sft_data")
 """Options that the card's text names."""
 _METHODS = {
+    "imitation": "imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642)",
     "spag": "offline RL, the method of SPAG (Cheng et al., arXiv 2404.10642)",
     "reinforce": "REINFORCE with a baseline for each role, the advantage of SPIRAL (Liu et al., arXiv 2506.24119)",
     "group": "advantages relative to the games on the same task, as in GRPO (arXiv 2402.03300)",
@@ -142,8 +143,7 @@ def _taught(phase: PhaseConfig, counts: str) -> tuple[str, str]:
     if not episodes:
         return "fine-tuning on instruction data", "No teacher games"
     names = ", ".join("games shipped with spag" if name == TEACHER else code(name) for name in episodes)
-    what = "imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642)"
-    return what, f"Teacher games: {names}; {counts}{_games(phase)}"
+    return _method(phase.algorithm), f"Teacher games: {names}; {counts}{_games(phase)}"
 
 
 def _counts(model: PlannedModel, run: RunFolder) -> str:

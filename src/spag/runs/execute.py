@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
-from spag.algorithms.settings import OfflineSettings
+from spag.algorithms.settings import OfflineSettings, TeacherSettings
 from spag.config.files import dump_config
 from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.progress import Reporter
@@ -89,14 +89,14 @@ def preview_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: b
 
 
 def mix_warnings(config: RunConfig) -> list[str]:
-    """Return warnings about the SFT mixes: a weight without data (not in imitation), or data without a weight."""
+    """Return warnings about the SFT mixes: a weight without data (not for a teacher), or data without a weight."""
     found = []
     for phase in config.phases:
         settings = phase.settings
         if not isinstance(settings, OfflineSettings):
             continue
         has_data = settings.sft_data is not None and settings.sft_samples != 0
-        if settings.sft_coef and not has_data and phase.algorithm != "imitation":
+        if settings.sft_coef and not has_data and not isinstance(settings, TeacherSettings):
             found.append(NO_MIX.format(phase.algorithm))
         if settings.sft_data and not settings.sft_coef:
             found.append(NO_WEIGHT.format(phase.algorithm))
