@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from web_fixtures import OVERRIDE, SCRIPT, TypingEngine, make_run, serve, site, won
 
+from online_files import write_online
 from spag.core.errors import EngineError
 from spag.engines.base import Request
 from spag.storage.store import JsonlStore
@@ -246,11 +247,22 @@ def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", serve
     page.get_by_label("Your utterance").wait_for()
 
 
+def test_the_links_to_all_pages_are_whole_on_a_phone(page: "sync_api.Page", served: Serve, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": 375, "height": 700})
+    page.goto(served(site(write_online(tmp_path / "run"))))
+    boxes = [link.bounding_box() for link in page.locator(".top nav a").all()]
+    assert len(boxes) == 5 and len({(box["y"], box["height"]) for box in boxes if box}) == 1
+    assert all(box and box["height"] < 40 for box in boxes)  # one line
+
+
 def test_a_server_that_is_gone_is_named(page: "sync_api.Page", run: Path, faults: list[str]) -> None:
     with serve(site(run)) as address:
         page.goto(address)
         assert not page.locator("#offline").is_visible()
+        page.evaluate("scrollTo(0, 500)")
     page.locator("#offline").wait_for()
+    box = page.locator("#offline").bounding_box()
+    assert box is not None and box["y"] > 0  # in view
     page.goto("about:blank")
     assert faults
     assert all(
