@@ -24,6 +24,7 @@ from spag.rollout.matches import PlaySetup
 from spag.runs import phases
 from spag.runs.execute import run
 from spag.runs.layout import EPISODES
+from spag.runs.reading import RunFolder
 from spag.runs.stage import Run
 from spag.runs.teachers import bot_games
 from spag.storage.episodes import read_episodes, read_samples
@@ -137,6 +138,7 @@ def test_games_of_two_bots_differ_and_a_second_phase_plays_others(
         assert len(games) == len({game.id for game in games}) == 24  # a bot that is named twice plays once
         assert Counter(game.players["player_0"].model for game in games) == {"bot:random": 12, "bot:equilibrium": 12}
     assert not {game.seed for game in first} & {game.seed for game in second}
+    assert RunFolder(tmp_path).results("1-imitation/play")["completion_tokens"] == 0  # or a run would have no total
 
 
 def test_a_bot_takes_no_gpu() -> None:

@@ -59,7 +59,7 @@ def _play_bots(run: Run, model: PlannedModel) -> None:
         sources = dict.fromkeys(name for name in settings.episodes if kind_of(name) is Kind.BOT)
         games = [episode for name in sources for episode in bot_games(name, settings.max_episodes, seed, game)]
         write_rows(path, games)
-        return {"games": len(games)}
+        return {"games": len(games), "completion_tokens": 0}
 
     about = {"episodes": settings.episodes, "max_episodes": settings.max_episodes}
     stage_settings = run.settings("seed", game=model.game.model_dump(mode="json"), **about)
