@@ -7,7 +7,7 @@ import pytest
 from spag.engines.players import CONSTANT
 from spag.games.registry import get
 from spag.report.arena_tables import change_table, last_model
-from spag.report.cells import DetailedCell, p_text, signed
+from spag.report.cells import DetailedCell, p_text, signed, with_minus
 from spag.report.headline import (
     Comparison,
     Tone,
@@ -240,5 +240,7 @@ def test_a_mean_against_the_sign_of_most_items_is_unclear() -> None:
 def test_numbers_in_words() -> None:
     assert [signed(value) for value in (1.6, -1.6, 0.4, -0.4)] == ["+2", "−2", "0", "0"]
     assert signed(-0.04, 1) == "0.0"
+    formatted = {"-0.000": "0.000", "+0.00": "0.00", "-1.0e-05": "−1.0e-05", "+1.0": "+1.0"}
+    assert {text: with_minus(text) for text in formatted} == formatted
     assert [p_text(p) for p in (0.0004, 0.0312, 0.42, 1.0)] == ["p < 0.001", "p = 0.031", "p = 0.42", "p = 1.00"]
     assert [p_text(p) for p in (0.0496, 0.0502, 0.0512)] == ["p = 0.0496", "p = 0.0502", "p = 0.051"]

@@ -45,13 +45,12 @@ def is_number(value: Any) -> bool:
 
 def signed(value: float, digits: int = 0) -> str:
     """Return a number with its sign; 0 has none."""
-    text = f"{value:+.{digits}f}"
-    return text[1:] if float(text) == 0 else with_minus(text)
+    return with_minus(f"{value:+.{digits}f}")
 
 
 def with_minus(text: str) -> str:
-    """Return a formatted number with a minus sign in place of its hyphen; that of an exponent stays."""
-    return re.sub("^-", "\N{MINUS SIGN}", text)
+    """Return a formatted number with a minus sign in place of its hyphen; that of an exponent stays, 0 has no sign."""
+    return re.sub("^-", "\N{MINUS SIGN}", text) if float(text) else text.lstrip("+-")
 
 
 def unsigned(value: float, digits: int = 0) -> str:
