@@ -193,6 +193,13 @@ def test_the_exact_curve_stands_beside_the_model_that_it_began_with() -> None:
     assert set(line.get_ydata()) == {0.37} and list(final.get_xydata()[0]) == [12.0, 0.04]
 
 
+def test_noise_of_exact_figures_is_no_curve() -> None:
+    rows = [evaluation(4) | {"exact": {"exploitability": 0.366 + noise}} for noise in (0.0, 1e-12)]
+    with plot_style():
+        axes = curves.exact_curves(rows, KUHN, {"imitation": {"exploitability": 0.366 - 1e-12}}, phase_of([])).axes[0]
+    assert {value for line in axes.lines for value in line.get_ydata()} == {0.366}
+
+
 def phase_of(evaluations: list[dict[str, Any]], opponents: Sequence[dict[str, Any]] = ()) -> Any:
     """Return what tables and curves read of an online phase."""
     model = SimpleNamespace(start="imitation")

@@ -99,7 +99,8 @@ def exact_curves(evaluations: Rows, game: Game, known: Mapping[str, Mapping[str,
     points at the last step.
     """
     start, final = phase.model.start, phase.name
-    exact = {row["step"]: row["exact"] for row in evaluations}  # the same in the row of each opponent
+    exact = {row["step"]: _rounded(row["exact"]) for row in evaluations}  # the same in the row of each opponent
+    known = {name: _rounded(figures) for name, figures in known.items()}
     names = list(dict.fromkeys(name for figures in exact.values() for name in figures))
     figure, grid = _grid(len(names), f"{game.title}: exact figures{scored_how(thinking=phase.thinks)}")
     for axes, name in zip(grid, names, strict=True):
@@ -114,6 +115,11 @@ def exact_curves(evaluations: Rows, game: Game, known: Mapping[str, Mapping[str,
         _small(axes, name.replace("_", " "))
     _legend(figure)
     return figure
+
+
+def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics without the noise of summation, which would fill the axes where nothing changed."""
+    return {name: round(value, 6) if is_number(value) else value for name, value in figures.items()}
 
 
 def _grid(count: int, title: str, *, height: float = 1.55) -> tuple[Figure, list[Axes]]:
