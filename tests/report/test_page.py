@@ -4,6 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 import run_fixtures
@@ -27,7 +28,8 @@ from spag.core.errors import RunError
 from spag.evaluation.result_files import load_reasoning
 from spag.report import charts
 from spag.report.arena_tables import rating_table
-from spag.report.html import visible
+from spag.report.cells import Table
+from spag.report.html import environment, visible
 from spag.report.page import _matrix_caption, write_report
 from spag.report.plot_files import plot_style, save_plot
 from spag.report.run_tables import cost_table
@@ -270,6 +272,13 @@ def test_names_of_any_script_and_beginning_are_in_the_legend(tmp_path: Path) -> 
     with plot_style():  # a warning would be an error
         plot = save_plot(charts.reasoning_bars({"a": "A"}, figures), "bars", "Bars", tmp_path)
     assert all(re.search(f"> ?{name}<", plot) for name in figures)
+
+
+def test_a_name_written_from_right_to_left_does_not_turn_a_row_around() -> None:
+    row = ("\N{HEBREW LETTER ALEF} – base", "1 – 0")
+    tables: Any = environment("spag.report").get_template("tables.html").module
+    html = tables.table(Table("Wins", ("", "wins"), (row,)))
+    assert '<bdi dir="ltr">\N{HEBREW LETTER ALEF} – base</bdi>' in html
 
 
 def test_the_radar_of_a_task_without_a_right_answer_reaches_down_to_0(page: Page) -> None:
