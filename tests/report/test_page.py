@@ -281,6 +281,18 @@ def test_a_name_written_from_right_to_left_does_not_turn_a_row_around() -> None:
     assert '<bdi dir="ltr">\N{HEBREW LETTER ALEF} – base</bdi>' in html
 
 
+def test_legends_of_long_names_are_not_cut_and_no_two_models_look_alike(tmp_path: Path) -> None:
+    names = [f"organisation/a-long-name-{number}" for number in range(9)]
+    figures = {name: {task: {"value": 0.5, "se": None} for task in "abc"} for name in names}
+    with plot_style():
+        for draw in (charts.reasoning_bars, charts.reasoning_radar):
+            figure = draw(dict(zip("abc", "ABC", strict=True)), figures)
+            save_plot(figure, "plot", "Plot", tmp_path)
+            [legend] = figure.legends
+            assert legend.get_window_extent().width <= figure.bbox.width
+    assert len({charts.look(place) for place in range(14)}) == 14
+
+
 def test_the_radar_of_a_task_without_a_right_answer_reaches_down_to_0(page: Page) -> None:
     scores = {"base": (0.3, 0.0, 0.3), "after": (0.4, 0.03, 0.3)}
     figures = {

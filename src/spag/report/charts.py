@@ -38,7 +38,7 @@ def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
     _name_rows(axes, [play.name for play in plays])
     axes.set(xlim=(0, 100), xlabel="% of self-play games")
     axes.spines["left"].set_visible(False)
-    figure.legend(loc="outside upper left", ncols=2, handlelength=1, handleheight=0.9, columnspacing=1.2)
+    add_legend(figure, 2, loc="outside upper left", handlelength=1, handleheight=0.9)
     return figure
 
 
@@ -142,7 +142,7 @@ def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str,
     axes.set_xticks(angles, [f"{plain(label)}\n{100 * best[task]:.1f}" for task, label in tasks.items()], fontsize=9.5)
     axes.tick_params(axis="x", pad=8)
     axes.spines["polar"].set_color(GRID)
-    figure.legend(loc="outside lower center", ncols=min(3, len(scores)), columnspacing=1.2, handlelength=1.6)
+    add_legend(figure, min(3, len(scores)), loc="outside lower center", handlelength=1.6)
     return figure
 
 
@@ -162,13 +162,23 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
     axes.set_xlim(left=0)
     axes.grid(axis="x")
     axes.set_xlabel("score, % (bars: 95 % interval)")
-    figure.legend(loc="outside upper left", ncols=min(3, models), columnspacing=1.2, handlelength=1, handleheight=0.9)
+    add_legend(figure, min(3, models), loc="outside upper left", handlelength=1, handleheight=0.9)
     return figure
 
 
+def add_legend(figure: Figure, columns: int, **options: Any) -> None:
+    """Draw a legend outside the axes in at most ``columns`` columns, fewer if it would be wider than the figure."""
+    for count in range(columns, 0, -1):
+        legend = figure.legend(ncols=count, columnspacing=1.2, **options)
+        if count > 1 and legend.get_window_extent().width > figure.bbox.width:
+            legend.remove()
+        else:
+            return
+
+
 def look(place: int) -> tuple[str, str]:
-    """Return the colour and marker for a position in the list of models."""
-    return MODELS[place % len(MODELS)], MARKERS[place % len(MARKERS)]
+    """Return the colour and marker for a position in the list of models; colours return with another marker."""
+    return MODELS[place % len(MODELS)], MARKERS[(place + place // len(MODELS)) % len(MARKERS)]
 
 
 def labels(names: Iterable[str], longest: int = 24) -> dict[str, str]:

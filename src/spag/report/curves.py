@@ -14,7 +14,7 @@ from spag.evaluation.intervals import Floats
 from spag.games.base import Game
 from spag.report.arena_tables import scored_how
 from spag.report.cells import is_number
-from spag.report.charts import labels, look, plain
+from spag.report.charts import add_legend, labels, look, plain
 from spag.report.html import role_color, spaced
 from spag.report.plot_files import INK, WIDTH
 from spag.report.run_tables import OF_ROLE
@@ -133,7 +133,7 @@ def _grid(count: int, title: str, *, height: float = 1.55) -> tuple[Figure, list
 def _legend(figure: Figure) -> None:
     """Draw the legend below the axes; the title is above them."""
     if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
-        figure.legend(loc="outside lower left", ncols=3, fontsize=9, handlelength=1.4, columnspacing=1)
+        add_legend(figure, 3, loc="outside lower left", fontsize=9, handlelength=1.4)
 
 
 def _small(axes: Axes, title: str) -> None:

@@ -59,7 +59,8 @@ def plot_style() -> Iterator[None]:
     """Draw and save in the common style, ignoring the user's matplotlibrc."""
     import matplotlib.style  # noqa: PLC0415 - only here
 
-    with rc_context(), matplotlib.style.context(["default", _STYLE]):
+    with rc_context(), matplotlib.style.context(["default", _STYLE]), catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
         yield
 
 
@@ -68,8 +69,7 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Markup:
 
     Raises ``StorageError``.
     """
-    with catch_warnings(), rc_context({"figure.constrained_layout.use": False}):
-        filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
+    with rc_context({"figure.constrained_layout.use": False}):
         layout: Any = figure.get_layout_engine()
         layout.execute(figure)
         figure.set_layout_engine(None)  # with one, each save would lay it out again, or draw it once more for nothing
