@@ -73,6 +73,16 @@ def test_what_is_hidden_is_in_no_answer_before_the_end(run: Path) -> None:
         assert 'Task: <bdi class="task">river' in page
 
 
+def test_an_utterance_from_an_older_tab_is_kept_for_reading_on(client: TestClient) -> None:
+    address = begin(client, "attacker", "stone")
+    [after] = re.findall(r'name="after" value="(\d+)"', client.get(address).text)
+    client.post(f"{address}/say", data={"text": "What is hard?", "after": after})
+    assert 'name="after" value="2"' in settled(client, address)
+    answer = client.post(f"{address}/say", data={"text": "What is heavy?", "after": after})
+    assert answer.status_code == 422
+    assert "another tab" in answer.text and "What is heavy?</textarea>" in answer.text
+
+
 def test_utterances_and_tasks_have_limits(client: TestClient) -> None:
     address = begin(client, "attacker", "river")
     for text, message in (("  ", "is empty"), ("x" * (LONGEST_UTTERANCE + 1), "2,001 characters")):

@@ -109,9 +109,10 @@ async def match_page(request: Request, site: TheSite, match: TheMatch) -> HTMLRe
 @router.post("/play/{match_id}/say")
 async def say(request: Request, site: TheSite, match: TheMatch) -> Response:
     """Take the visitor's utterance."""
-    text = (await form_of(request)).get("text", "")
+    form = await form_of(request)
+    text = form.get("text", "")
     try:
-        match.say(text.replace("\r\n", "\n"))
+        match.say(text.replace("\r\n", "\n"), form.get("after"))
     except DataError as error:
         return _match(request, site, match, 422, fault=str(error), draft=text[:LONGEST_UTTERANCE])
     return _match(request, site, match) if is_swap(request) else RedirectResponse(f"/play/{match.id}", 303)

@@ -121,8 +121,10 @@ class WebMatch:
         heard = self.game.observe(state, self.human).history
         return text if len(heard) == len(state.history) and heard[-1].content == text else ""
 
-    def say(self, text: str) -> None:
-        """Take the visitor's utterance. Raises ``DataError``."""
+    def say(self, text: str, after: str | None = None) -> None:
+        """Take the visitor's utterance; ``after``: how many there were in the page. Raises ``DataError``."""
+        if after is not None and after != str(len(self.state.history)):
+            raise DataError("the game has gone on in another tab; read on, then answer")
         if self.is_over:
             raise DataError("this game is over; begin another one")
         if not self.is_humans_move:
