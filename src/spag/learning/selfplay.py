@@ -205,12 +205,12 @@ class SelfplaySource(Source):
         spoken = 0
         if isinstance(game, SolvedGame) and not is_sharded(policy.bare):  # else no process has all of the model
             exact = figures_of(self._probabilities(policy, game), game)
-        tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, derive_seed(self.seed, "evaluation"))
+        seed = derive_seed(self.seed, "evaluation")
+        tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, seed)
         for opponent in self.settings.evaluation_opponents:
             name = f"step-{step:05d}-{_file_name(game.name)}-{_file_name(opponent)}.jsonl"
             path = self.folder / "evaluations" / name
-            pairs, seed = pairings([POLICY, opponent]), derive_seed(self.seed, "evaluation")
-            matches = {pairing: match_specs(pairing, tasks, seed) for pairing in pairs}
+            matches = {pairing: match_specs(pairing, tasks, seed) for pairing in pairings([POLICY, opponent])}
             spoken += self.player.play_into(path, game, matches, {POLICY: weights_after(step)}).tokens
             met = {POLICY, opponent}  # the file may also hold games of a name that gives the same file
             games = (one for one in read_episodes(path) if {info.model for info in one.players.values()} == met)

@@ -1,4 +1,4 @@
-"""Run a training job (``job.py``) in this process, either by itself or as one rank of several.
+"""The training process: runs a job (``job.py``) alone or as one of several ranks.
 
     output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
 

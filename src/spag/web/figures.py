@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a card shows: a metric with a curve for each role, on one scale, or the latest metrics of a training."""
+    """One card of the overview: a metric with a curve per role on a shared scale, or the latest training metrics."""
 
     title: str
     game: Game
