@@ -9,6 +9,7 @@ from statistics import fmean, variance
 import pytest
 import torch
 from benchmarks import kuhn_algorithms, poker_table
+from benchmarks.drift import drift
 from benchmarks.poker_table import (
     ARMS,
     KUHN,
@@ -210,3 +211,14 @@ def test_the_table_of_leduc_poker_begins_with_the_scripted_player() -> None:
     torch.testing.assert_close(of_deals, torch.zeros_like(of_deals))
     _, made = poker_table.credit(hands, counts, poker_table.by_deal(hands))
     assert not made[0][~hands.legal].any()
+
+
+@pytest.mark.slow
+def test_small_advantages_move_a_policy_only_if_adamw_has_seen_no_larger_ones() -> None:
+    def moved(optimizer: str, first: float, *, cut: bool) -> float:
+        return fmean(drift(optimizer, first, cut=cut, tables=8, seed=0)["100"])
+
+    assert moved("AdamW", 0.005, cut=False) == pytest.approx(moved("AdamW", 0.5, cut=False), rel=0.1)
+    assert moved("AdamW", 0.005, cut=True) == 0.0
+    assert moved("AdamW", 0.5, cut=True) == pytest.approx(moved("AdamW", 0.5, cut=False), rel=0.05)
+    assert 0.0 < moved("SGD", 0.005, cut=False) < 0.001 * moved("SGD", 0.5, cut=False)
