@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from samplings import sampling_with
 from spag.algorithms.online_settings import OnlineSampling
-from spag.algorithms.policy_gradient import as_sampled, trained_turns
+from spag.algorithms.reinforce import as_sampled, trained_turns
 from spag.core.episodes import TrainingSample
 from spag.core.options import ThinkingConfig
 from spag.core.thinking import answered

@@ -9,12 +9,14 @@ from one_token import KUHN, MOVES, Estimate, hand, random_policy, trajectories
 
 from spag.algorithms.base import Needs, TokenBatch, Totals
 from spag.algorithms.credit import DRIFT, relative_to_mean, without_drift
-from spag.algorithms.policy_gradient import (
+from spag.algorithms.reinforce import (
+    Baselines,
+    Reinforce,
+    ReinforceSettings,
     importance_correction,
     policy_gradient_loss,
     scheduled,
 )
-from spag.algorithms.reinforce import Baselines, Reinforce, ReinforceSettings
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.errors import DataError
 from spag.games.kuhn_poker import solver

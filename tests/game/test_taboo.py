@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spag.algorithms.policy_gradient import trained_turns
+from spag.algorithms.reinforce import trained_turns
 from spag.algorithms.winners import assign_rewards
 from spag.config.files import load_config
 from spag.core.episodes import Episode

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from spag.algorithms.credit import RoleRewards, opponents_of, relative_to_mean
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.policy_gradient import PolicyGradient, Turn
+from spag.algorithms.reinforce import PolicyGradient, Turn
 from spag.core.episodes import Episode
 
 

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from spag.algorithms.credit import RoleRewards, opponents_of, relative_to_mean, result_of, without_drift
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.policy_gradient import PolicyGradient, Turn
+from spag.algorithms.reinforce import PolicyGradient, Turn
 from spag.core.episodes import Episode
 
 
