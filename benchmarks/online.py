@@ -39,13 +39,13 @@ from spag.algorithms.reinforce import Reinforce, ReinforceSettings
 from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.types import State, Utterance
-from spag.learning.encoding import encode_samples
 from spag.learning.job import TrainingJob
 from spag.learning.loop import Loop
 from spag.learning.metrics import Row
 from spag.learning.policy import TrainedPolicy
 from spag.learning.selfplay import SelfplaySource
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.samples import encode_samples
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 from spag.rollout.matchmaking import step_specs
 from spag.rollout.steps import POLICY, StepPlayer, weights_after

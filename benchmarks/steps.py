@@ -21,12 +21,11 @@ from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.config.schema import ModelConfig
 from spag.learning.batches import TrainingData, micro_batches
 from spag.learning.devices import make_accelerator, make_optimizer
-from spag.learning.encoding import encode_samples
 from spag.learning.references import LARGER, logprobs_of
-from spag.models.collate import Batch, EncodedSample, collate
 from spag.models.finding import EMBEDDED_NAME
 from spag.models.forward import Capabilities, probe_capabilities, to_device, token_scores
 from spag.models.loading import default_device, load_model, load_tokenizer
+from spag.models.samples import Batch, EncodedSample, collate, encode_samples
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import read_shape
 

@@ -18,8 +18,8 @@ from spag import judge_episode
 from spag.algorithms.reinforce import Reinforce
 from spag.config.schema import PhaseConfig
 from spag.games.taboo.types import TabooOutcome
-from spag.learning.encoding import encode_samples
 from spag.models.loading import load_tokenizer
+from spag.models.samples import encode_samples
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import GIB
 from spag.rollout.matchmaking import step_specs

@@ -24,9 +24,9 @@ from spag.config.schema import PlannedEngine
 from spag.core.progress import SilentReporter
 from spag.learning.job import TrainingJob
 from spag.learning.launch import train_on
-from spag.models.collate import collate
 from spag.models.forward import probe_capabilities, to_device, token_scores
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.samples import collate
 from spag.planning.here import planned_engines
 from spag.planning.specs import read_shape, shape_of
 

@@ -13,8 +13,8 @@ from spag.core.episodes import SampleType
 from spag.core.errors import RunError
 from spag.core.progress import SilentReporter
 from spag.core.seeds import derive_seed
-from spag.learning.encoding import encode_samples
 from spag.models.loading import load_tokenizer
+from spag.models.samples import encode_samples
 from spag.models.tokens import PromptStyle
 from spag.runs import execute
 from spag.runs.execute import mix_warnings

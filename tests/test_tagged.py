@@ -19,8 +19,8 @@ from spag.engines.transformers.engine import TransformersEngine
 from spag.evaluation.exact_metrics import probabilities_of
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.registry import get
-from spag.learning.encoding import encode_sampled, encode_samples
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.samples import encode_sampled, encode_samples
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt
 from spag.rollout.runner import game_specs, play
 from tiny_model import make_model

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from spag.core.episodes import TrainingSample
-from spag.learning.encoding import encode_samples
+from spag.models.samples import encode_samples
 from spag.models.tokens import PromptStyle, decode_reply, token_texts
 
 VOCABULARY = ["<s>", "</s>", "▁What", "▁do", "What", ":", "<0xC3>", "<0xA9>", "<0xE5>", "<0xAD>", "<0x97>"]

@@ -11,11 +11,10 @@ from tiny import make_samples, sample_logprobs, settings, train_tiny
 
 from spag.algorithms.base import SFT
 from spag.learning import loop
-from spag.learning.encoding import encode_samples
 from spag.learning.policy import TrainedPolicy
-from spag.models.collate import collate
 from spag.models.forward import Capabilities
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.samples import collate, encode_samples
 from spag.models.tokens import PromptStyle
 from spag.training.losses import offline_rl_loss
 

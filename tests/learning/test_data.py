@@ -10,10 +10,9 @@ from spag.algorithms.base import FILLER, OTHER, SFT
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
-from spag.learning.batches import TrainingData, Update
-from spag.learning.encoding import encode_sampled, encode_samples, merge_equal
-from spag.models.collate import EncodedSample, collate
+from spag.learning.batches import TrainingData, Update, merge_equal
 from spag.models.loading import load_tokenizer
+from spag.models.samples import EncodedSample, collate, encode_sampled, encode_samples
 from spag.models.tokens import PromptStyle
 from taboo_games import episode_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from spag.algorithms.base import FILLER, OTHER, SFT
 from spag.learning.batches import TrainingData, loss_shares, micro_batches, offline_updates, online_updates
-from spag.models.collate import Batch, EncodedSample
+from spag.models.samples import Batch, EncodedSample
 
 DRAW = random.Random(0)
 SEQUENCES = [[DRAW.randint(0, 1) for _ in range(DRAW.randint(3, 90))] for _ in range(37)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spag.models import spans as spans_module
-from spag.models.collate import pack, packed_length
+from spag.models.samples import pack, packed_length
 from spag.models.spans import Span, chains_of, spans_of
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=120), min_size=1, max_size=8)

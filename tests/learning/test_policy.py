@@ -25,12 +25,11 @@ from spag.algorithms.settings import LoraConfig
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.config.schema import ModelConfig
 from spag.learning.devices import make_accelerator
-from spag.learning.encoding import encode_samples
 from spag.learning.start import load, trainable
 from spag.models import forward, packed_attention, spans
-from spag.models.collate import EncodedSample, collate
 from spag.models.forward import Capabilities, probe_capabilities
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.samples import EncodedSample, collate, encode_samples
 from spag.models.scoring import completion_logprobs
 from spag.models.tokens import PromptStyle
 from spag.runs.teachers import teacher_path

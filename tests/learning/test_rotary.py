@@ -11,10 +11,10 @@ from tiny import sample_logprobs
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spag.learning.batches import TrainingData
-from spag.models.collate import EncodedSample, collate
 from spag.models.forward import Capabilities, probe_capabilities
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.packed_attention import short_length
+from spag.models.samples import EncodedSample, collate
 from spag.models.scoring import completion_logprobs
 
 

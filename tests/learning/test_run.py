@@ -31,13 +31,12 @@ from spag.cli import Terminated
 from spag.cli.console import ConsoleReporter
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, DataError, RunError, StorageError
-from spag.learning.encoding import encode_samples
 from spag.learning.launch import _progress_bars
 from spag.learning.metrics import TrainProgress, Unit
 from spag.learning.worker import clear_failures, run_job
-from spag.models.collate import collate
 from spag.models.forward import Capabilities
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.samples import collate, encode_samples
 from spag.models.tokens import PromptStyle
 from spag.report.run_tables import _work
 from spag.storage.store import write_rows

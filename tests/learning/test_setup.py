@@ -28,9 +28,9 @@ from spag.learning.launch import process_count, train_on
 from spag.learning.references import logprobs_of
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
 from spag.learning.start import load
-from spag.models.collate import Batch, EncodedSample
 from spag.models.forward import Capabilities
 from spag.models.loading import load_model, load_tokenizer, save_model
+from spag.models.samples import Batch, EncodedSample
 from tiny_model import make_model
 
 QLORA = LoraConfig(rank=4, alpha=8, quantize=True)

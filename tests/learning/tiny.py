@@ -24,8 +24,8 @@ from spag.learning.checkpoints import earlier_work
 from spag.learning.job import TrainingJob
 from spag.learning.metrics import TrainProgress
 from spag.learning.worker import run_job
-from spag.models.collate import Batch
 from spag.models.forward import Capabilities, token_scores
+from spag.models.samples import Batch
 from spag.storage.store import write_rows
 
 MODEL = ModelConfig(dtype="float32", device="cpu")

@@ -18,9 +18,9 @@ from spag.engines.transformers import engine as engines
 from spag.engines.transformers.engine import TransformersEngine
 from spag.learning.loop import Loop
 from spag.learning.policy import Reference
-from spag.models.collate import EncodedSample, collate
 from spag.models.forward import CHUNK, Capabilities, Entropy, token_scores
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.samples import EncodedSample, collate
 from spag.rollout.steps import POLICY, StepPlayer
 
 pytestmark = pytest.mark.slow

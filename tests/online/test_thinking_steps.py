@@ -19,8 +19,8 @@ from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.engine import within_limits
 from spag.games.registry import get
-from spag.learning.encoding import encode_sampled, encode_samples
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.samples import encode_sampled, encode_samples
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opening_of
 from spag.rollout.runner import PlayStats, game_specs, play
 from spag.runs import checks

@@ -9,15 +9,17 @@ processes have equal work. Upstream averages RL and SFT losses within random mic
 import itertools
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, islice
+from statistics import fmean
+from typing import Any
 
 import torch
 
 from spag.algorithms.base import FILLER, SFT, Totals
-from spag.models.collate import Batch, EncodedSample, collate, packed_length
+from spag.models.samples import Batch, EncodedSample, collate, packed_length
 
 Values = Mapping[int, Sequence[float]]
 """Values for trained tokens, by the index of their sample."""
@@ -95,6 +97,27 @@ def loss_shares(is_sft: Sequence[bool], size: int | None) -> list[float]:
         return [1.0] * len(is_sft)
     groups = [is_sft[start : start + size] for start in range(0, len(is_sft), size)]
     return [is_sft.count(kind) / (group.count(kind) * len(groups)) for group in groups for kind in group]
+
+
+def merge_equal(samples: Sequence[EncodedSample], *, by_advantage: bool = False) -> list[EncodedSample]:
+    """Merge samples of equal role and tokens into one with their mean advantage and total weight.
+
+    The gradient is unchanged as long as no ratio is clipped; if one may be, merge only samples with equal advantages
+    (``by_advantage``). Their sampling log-probabilities differ by rounding; the first sample's are kept. In a small
+    game a step of hundreds of games has a few dozen distinct samples.
+    """
+    groups: dict[tuple[Any, ...], list[EncodedSample]] = defaultdict(list)
+    for sample in samples:
+        groups[(*sample.key, sample.reward) if by_advantage else sample.key].append(sample)
+    return [
+        replace(
+            equal[0],
+            reward=fmean((sample.reward for sample in equal), weights=[sample.weight for sample in equal]),
+            weight=sum(sample.weight for sample in equal),
+            copies=sum(sample.copies for sample in equal),
+        )
+        for equal in groups.values()
+    ]
 
 
 def micro_batches(

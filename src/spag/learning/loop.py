@@ -24,18 +24,17 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import OfflineSettings
 from spag.core.episodes import TrainingSample
 from spag.learning import checkpoints
-from spag.learning.batches import TrainingData, Update, offline_updates, online_updates
+from spag.learning.batches import TrainingData, Update, merge_equal, offline_updates, online_updates
 from spag.learning.devices import make_accelerator
-from spag.learning.encoding import encode_sampled, encode_samples, group_names, merge_equal
 from spag.learning.job import TrainingJob
 from spag.learning.metrics import MetricsLog, OnProgress, Row, StepMetrics, Trackers, TrainProgress, Unit
 from spag.learning.policy import TrainedPolicy
 from spag.learning.references import LogprobCache, logprobs_of, reference_of_files
 from spag.learning.sources import Source
 from spag.learning.updates import apply_gradients, checked_norm, set_learning_rate, syncing
-from spag.models.collate import Batch, EncodedSample
 from spag.models.forward import Entropy, to_device, token_scores
 from spag.models.packed_attention import short_length
+from spag.models.samples import Batch, EncodedSample, encode_sampled, encode_samples, group_names
 from spag.models.tokens import PromptStyle
 from spag.storage.machine import trim_heap
 from spag.storage.store import write_rows

@@ -22,10 +22,10 @@ from spag.learning.job import TrainingJob
 from spag.learning.sharding import gathered_weights, is_sharded, whole_weights, whole_zero3_weights
 from spag.learning.start import trainable
 from spag.models.adapters import use_adapter
-from spag.models.collate import Batch
 from spag.models.finding import ADAPTER_CONFIG
 from spag.models.loading import load_tokenizer, save_model
 from spag.models.roles import adapter_name, models_of
+from spag.models.samples import Batch
 from spag.models.weights import weights_of
 
 _LONGEST = 1 << 20

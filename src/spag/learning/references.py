@@ -23,8 +23,8 @@ from spag.learning.batches import TrainingData, Values
 from spag.learning.metrics import OnProgress, TrainProgress, Unit
 from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import release_gathered
-from spag.models.collate import EncodedSample, collate
 from spag.models.forward import to_device, token_scores
+from spag.models.samples import EncodedSample, collate
 from spag.storage.episodes import raw_rows
 from spag.storage.jsonfile import convert
 from spag.storage.store import write_rows

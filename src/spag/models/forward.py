@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 from torch.utils.checkpoint import checkpoint
 
-from spag.models.collate import Batch, EncodedSample, collate
 from spag.models.packed_attention import ATTENTION, UNSUPPORTED, PackedRow, attends_to_all, computing_dtype
+from spag.models.samples import Batch, EncodedSample, collate
 
 CHUNK, CHUNK_ON_GPU = 128, 1024
 """Positions whose logits exist at once: 25 MB for a vocabulary of 50,000 in float32; on a GPU 200 MB, since each chunk

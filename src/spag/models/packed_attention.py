@@ -1,4 +1,4 @@
-"""Attention over packed rows (``collate.py``), registered with transformers under ``ATTENTION``.
+"""Attention over packed rows (``samples.py``), registered with transformers under ``ATTENTION``.
 
 Each span of the row is one call of torch's scaled dot product attention: its queries against its ancestors' keys and
 its own. Unlike one masked call for the whole row, this computes little or nothing for tokens that do not see each

@@ -7,9 +7,9 @@ from math import inf
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.models.collate import EncodedSample, collate
 from spag.models.forward import probe_capabilities, to_device, token_scores
 from spag.models.packed_attention import short_length
+from spag.models.samples import EncodedSample, collate
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
 _ROW, _ROW_OF_LOGITS = 2048, 512
@@ -28,7 +28,7 @@ def completion_logprobs(
 ) -> list[list[float]]:
     """Return each prompt's completions' log-probabilities, at temperature 1: sums over their tokens and the end token.
 
-    Shared prefixes are computed once (``collate.py``), unless the model cannot attend to packed rows. ``on_scored`` is
+    Shared prefixes are computed once (``samples.py``), unless the model cannot attend to packed rows. ``on_scored`` is
     called with the number of completions after each part of the work.
     """
     end = end_token_id(tokenizer, style)

@@ -1,4 +1,4 @@
-"""Which stretches of a packed row (``collate.py``) attend to which, from the depths of its tokens in the tree of
+"""Which stretches of a packed row (``samples.py``) attend to which, from the depths of its tokens in the tree of
 prefixes. ``packed_attention.py`` attends over the row span by span.
 """
 
