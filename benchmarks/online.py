@@ -49,7 +49,7 @@ from spag.models.samples import encode_samples
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 from spag.rollout.matchmaking import step_specs
 from spag.rollout.steps import POLICY, StepPlayer, weights_after
-from spag.storage.store import JsonlStore
+from spag.storage.episodes import JsonlStore
 
 TOKENS, TURNS = 32, 3
 GAMES, STEPS = 16, 1  # a step of the demo

@@ -27,8 +27,7 @@ from spag.rollout.matchmaking import pairings
 from spag.rollout.runner import GameSpec, PlayStats, play, play_together
 from spag.rollout.runner import game_specs as specs_of
 from spag.rollout.writer import collect_episodes
-from spag.storage.episodes import read_episodes
-from spag.storage.store import JsonlStore
+from spag.storage.episodes import JsonlStore, read_episodes
 from taboo_games import ROLES, TABOO, task_of, words_of_first_prompts
 
 WORDS = ["river", "bread", "piano", "ice cream", "window"]

@@ -17,17 +17,9 @@ from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError, StorageError
 from spag.core.types import Task, Utterance
 from spag.storage.disk import lock_file, lock_folder, open_locked
-from spag.storage.episodes import read_episodes
+from spag.storage.episodes import JsonlStore, read_episodes
 from spag.storage.jsonfile import MAX_LINE, is_torn
-from spag.storage.store import (
-    JsonlStore,
-    cut_torn_line,
-    folder_beside,
-    sync_files,
-    write_atomically,
-    write_json,
-    write_rows,
-)
+from spag.storage.store import cut_torn_line, folder_beside, sync_files, write_atomically, write_json, write_rows
 from taboo_games import task_of
 
 

@@ -16,7 +16,7 @@ from web_fixtures import OVERRIDE, SCRIPT, TypingEngine, make_run, serve, site, 
 from online_files import write_online
 from spag.core.errors import EngineError
 from spag.engines.base import Request
-from spag.storage.store import JsonlStore
+from spag.storage.episodes import JsonlStore
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = Path("/usr/bin/chromium")

@@ -18,7 +18,8 @@ from web_fixtures import at_once, duel, index_all, make_run, site, visitor, won
 from online_files import write_online
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
-from spag.storage.store import JsonlStore, write_json
+from spag.storage.episodes import JsonlStore
+from spag.storage.store import write_json
 from taboo_games import TABOO
 
 OTHERS: list[Any] = [None, True, -1, 0, 10**30, 1e308, "text", "", "\ud800", [], [1], {}, {"a": 1}, [[[]]]]

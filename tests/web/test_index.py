@@ -17,8 +17,8 @@ from spag.core.errors import DataError, RunError
 from spag.games.base import Game
 from spag.runs.reading import RunFolder
 from spag.runs.records import GameFile
-from spag.storage.episodes import read_episodes
-from spag.storage.store import JsonlStore, write_json, write_rows
+from spag.storage.episodes import JsonlStore, read_episodes
+from spag.storage.store import write_json, write_rows
 from spag.web.app import create_app
 from spag.web.index import BATCH, GameIndex
 from spag.web.queries import (

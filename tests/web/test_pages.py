@@ -14,8 +14,9 @@ from spag.core.episodes import Episode
 from spag.core.types import Task, Utterance
 from spag.evaluation.arena.standings import arena_report
 from spag.games.registry import get, settings_of
+from spag.storage.episodes import JsonlStore
 from spag.storage.manifest import Manifest
-from spag.storage.store import JsonlStore, write_json, write_rows
+from spag.storage.store import write_json, write_rows
 from taboo_games import TABOO
 
 

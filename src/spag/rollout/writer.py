@@ -13,8 +13,7 @@ from spag.engines.base import FinishReason
 from spag.games.base import Game
 from spag.rollout.runner import GameSpec, PlayStats, Summable
 from spag.storage.disk import is_file_there
-from spag.storage.episodes import ROW_START, read_episodes
-from spag.storage.store import JsonlStore
+from spag.storage.episodes import ROW_START, JsonlStore, read_episodes
 
 PlayThem = Callable[[Sequence[GameSpec], PlayStats], Iterator[Sequence[Episode]]]
 """Plays games here or elsewhere: yields episodes as they finish, and updates the stats.

@@ -1,4 +1,5 @@
-"""Episodes and training samples: the two row types and their readers, for our JSON lines and upstream's JSON.
+"""Files of episodes and training samples: the two row types, readers of our JSON lines and upstream's JSON, and the
+store to which games are appended as they end.
 
 One row of ``episodes.jsonl``:
 
@@ -17,12 +18,14 @@ One row of ``samples.jsonl``:
 
 Rows of schema 1 and of upstream's files (a JSON list, or JSON lines, with fewer fields) hold one game, Adversarial
 Taboo, and are read by the same functions; a sample's prompt may also be named ``query`` and its completion ``target``
-or ``answer``, and a row with an ``instruction`` is Alpaca's (``alpaca.py``). ``store.py`` writes the rows.
+or ``answer``, and a row with an ``instruction`` is Alpaca's (``alpaca.py``).
 """
 
 import logging
+import os
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,9 @@ import msgspec
 from spag.core.episodes import SCHEMA_VERSION, TABOO, TABOO_ROLES, Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.storage.alpaca import is_alpaca, prompt_and_completion
-from spag.storage.jsonfile import begins_list, convert, decode, lines_of, reading
+from spag.storage.disk import storage_errors
+from spag.storage.jsonfile import begins_list, convert, decode, encode_line, lines_of, reading
+from spag.storage.store import cut_torn_line
 
 logger = logging.getLogger(__name__)
 
@@ -209,3 +214,36 @@ def _object(row: Any, place: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}; remove this row")
     return row
+
+
+class JsonlStore(AbstractContextManager["JsonlStore"]):
+    """An append-only JSON-lines file of one kind of row, which begins with ``start``. Use as a context manager.
+
+    A row is on disk before it counts; one that a crash cut short is cut off when the file is opened again. Raises
+    ``StorageError`` if the path is not a file, and ``DataError`` if the file ends with anything but a row.
+    """
+
+    def __init__(self, path: Path, start: bytes = b'{"') -> None:
+        self.path = path
+        cut_torn_line(path, start)
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def append(self, *rows: Any) -> None:
+        """Write ``rows`` and wait until the disk has them. After a ``StorageError`` the file still ends with a row."""
+        data = b"".join(encode_line(row) for row in rows)
+        size = os.fstat(self._descriptor).st_size
+        with storage_errors(self.path):
+            try:
+                written = 0
+                while written < len(data):
+                    written += os.write(self._descriptor, data[written:])
+                os.fsync(self._descriptor)
+            except OSError:
+                with suppress(OSError):  # otherwise the next opening cuts it off
+                    os.ftruncate(self._descriptor, size)
+                raise
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)

@@ -3,11 +3,13 @@
 Its results are safe to traverse recursively, compare and write again: at most ``MAX_DEPTH`` levels, 64-bit integers,
 finite numbers, text without lone surrogates. Everything else is a ``DataError`` of one line, ``FILE:LINE: what; fix``.
 A byte-order mark is dropped. msgspec decodes and rejects most of this by itself; nesting and integers are checked here.
+``encode`` and ``encode_line`` write nothing that could not be read again.
 """
 
 import codecs
+import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from itertools import chain
@@ -193,3 +195,36 @@ def _refusal(data: bytes, place: str, error: Exception, many_lines: bool) -> Dat
         lines = before.count(b"\n") + 1
         place = f"{place}:{lines}"
     return DataError(f"{place}: not JSON: {what}")
+
+
+def encode(value: Any) -> bytes:
+    """Return ``value`` as JSON. Raises ``DataError`` for a text that is not UTF-8, such as a file's name."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        fault = f"{error.object[:80]!a} cannot be written as JSON: it is not UTF-8; choose another name"
+        raise DataError(fault) from error
+
+
+def encode_line(row: Any) -> bytes:
+    """Return ``row`` as a line of JSON without ``None`` fields. Raises ``DataError``, also for one too long."""
+    data = encode(row)
+    if b":null" in data:  # a field, or a text that holds these characters and comes out the same
+        fields = {key: value for key, value in row.items() if value is not None} if isinstance(row, dict) else row
+        data = encode(_without_none(fields))
+    if len(data) > MAX_LINE:
+        fault = f"a row of {len(data):,} bytes cannot be written: the longest that is read has {MAX_LINE:,}"
+        raise DataError(f"{fault}; play shorter games")
+    return data + b"\n"
+
+
+def _without_none(value: Any) -> Any:
+    """Drop fields that are ``None``; the plain JSON within, such as a task's data, keeps its own."""
+    if dataclasses.is_dataclass(value):
+        named = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+        return {name: _without_none(found) for name, found in named if found is not None}
+    if isinstance(value, Mapping):
+        return {key: _without_none(found) for key, found in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_none(found) for found in value] if value and not isinstance(value[0], int | float) else value
+    return value

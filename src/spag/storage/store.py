@@ -1,12 +1,10 @@
-"""Crash-safe files: JSON lines that are appended, and files that are replaced.
+"""Crash-safe files and folders: complete or absent.
 
-``JsonlStore`` appends with one ``write`` and one ``fsync`` per call, so a row is on disk before it counts; a torn last
-line (a crash in mid-write) is cut off when the file is opened again. ``write_atomically`` writes a temporary file in
-the same folder and renames it.
+``write_atomically`` writes a temporary file in the same folder and renames it. ``cut_torn_line`` makes a file that is
+appended to (``episodes.py``) end with a complete row, whatever a crash has left.
 """
 
 import codecs
-import dataclasses
 import glob
 import hashlib
 import mmap
@@ -14,9 +12,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,7 +23,7 @@ import msgspec
 
 from spag.core.errors import DataError, RunError
 from spag.storage.disk import is_file_there, locked_if_free, open_locked, real_output, storage_errors
-from spag.storage.jsonfile import MAX_LINE, PADDING, decode, is_torn
+from spag.storage.jsonfile import MAX_LINE, PADDING, decode, encode, encode_line, is_torn
 
 _DIGEST_PART = 2**30
 _DIGEST_BLOCK = 2**22
@@ -81,71 +79,6 @@ def _check_object(row: bytes, path: Path) -> None:
         found = None
     if not isinstance(found, dict):
         raise DataError(_NOT_OURS.format(path, "end"))
-
-
-class JsonlStore(AbstractContextManager["JsonlStore"]):
-    """An append-only JSON-lines file of one kind of row, which begins with ``start``. Use as a context manager.
-
-    Raises ``StorageError`` if the path is not a file, and ``DataError`` if the file ends with anything but a row.
-    """
-
-    def __init__(self, path: Path, start: bytes = b'{"') -> None:
-        self.path = path
-        cut_torn_line(path, start)
-        with storage_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-
-    def append(self, *rows: Any) -> None:
-        """Write ``rows`` and wait until the disk has them. After a ``StorageError`` the file still ends with a row."""
-        data = b"".join(_line(row) for row in rows)
-        size = os.fstat(self._descriptor).st_size
-        with storage_errors(self.path):
-            try:
-                written = 0
-                while written < len(data):
-                    written += os.write(self._descriptor, data[written:])
-                os.fsync(self._descriptor)
-            except OSError:
-                with suppress(OSError):  # otherwise the next opening cuts it off
-                    os.ftruncate(self._descriptor, size)
-                raise
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-
-def _encoded(value: Any) -> bytes:
-    """Return ``value`` as JSON. Raises ``DataError`` for a text that is not UTF-8, such as a file's name."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError as error:
-        fault = f"{error.object[:80]!a} cannot be written as JSON: it is not UTF-8; choose another name"
-        raise DataError(fault) from error
-
-
-def _line(row: Any) -> bytes:
-    """Return ``row`` as a line of JSON without ``None`` fields. Raises ``DataError``, also for one too long."""
-    data = _encoded(row)
-    if b":null" in data:  # a field, or a text that holds these characters and comes out the same
-        fields = {key: value for key, value in row.items() if value is not None} if isinstance(row, dict) else row
-        data = _encoded(_without_none(fields))
-    if len(data) > MAX_LINE:
-        fault = f"a row of {len(data):,} bytes cannot be written: the longest that is read has {MAX_LINE:,}"
-        raise DataError(f"{fault}; play shorter games")
-    return data + b"\n"
-
-
-def _without_none(value: Any) -> Any:
-    """Drop fields that are ``None``; the plain JSON within, such as a task's data, keeps its own."""
-    if dataclasses.is_dataclass(value):
-        named = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
-        return {name: _without_none(found) for name, found in named if found is not None}
-    if isinstance(value, Mapping):
-        return {key: _without_none(found) for key, found in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_none(found) for found in value] if value and not isinstance(value[0], int | float) else value
-    return value
 
 
 @contextmanager
@@ -260,9 +193,9 @@ def write_rows(path: Path, rows: Iterable[Any]) -> None:
     """Replace ``path`` by JSON lines of ``rows``, written as they come; if one fails, the old file stays."""
     with _replacing(path) as stream:
         for row in rows:
-            stream.write(_line(row))
+            stream.write(encode_line(row))
 
 
 def write_json(path: Path, value: Any) -> None:
     """Replace ``path`` by indented JSON that a person can read. Raises ``DataError`` for a text that is not UTF-8."""
-    write_atomically(path, msgspec.json.format(_encoded(value), indent=2) + b"\n")
+    write_atomically(path, msgspec.json.format(encode(value), indent=2) + b"\n")
