@@ -63,10 +63,8 @@ def test_llama_preset_has_the_papers_hyper_parameters() -> None:
 
 @pytest.mark.parametrize("name", PAPER)
 def test_paper_presets_sample_as_the_paper_does(name: str) -> None:
-    settings = spag_of(load_config(name))
-    for role in ("attacker", "defender"):
-        sampling = settings.sampling_of(role)
-        assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.max_new_tokens) == (1.2, 50, 1.0, 256)
+    sampling = spag_of(load_config(name)).sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.max_new_tokens) == (1.2, 50, 1.0, 256)
 
 
 def test_a_partly_given_section_keeps_its_own_defaults() -> None:
@@ -100,17 +98,6 @@ def test_phases_that_no_file_names_can_be_set() -> None:
     replaced = parse_config("", "test", ["phases=[{algorithm: reinforce, steps: 4}]", "reinforce.games=8"])
     assert isinstance(replaced.phases[0].settings, ReinforceSettings)
     assert (replaced.phases[0].settings.steps, replaced.phases[0].settings.games) == (4, 8)
-
-
-def test_a_role_samples_as_both_do_but_where_it_says_otherwise() -> None:
-    text = (
-        "phases: [{algorithm: spag, sampling: {temperature: 0.7, max_new_tokens: 40}, "
-        "sampling_by_role: {defender: {temperature: 0}}}]"
-    )
-    settings = spag_of(parse_config(text, "test", ["spag.sampling_by_role.defender.top_k=5"]))
-    attacker, defender = settings.sampling_of("attacker"), settings.sampling_of("defender")
-    assert (attacker.temperature, attacker.max_new_tokens, attacker.top_k) == (0.7, 40, 0)
-    assert (defender.temperature, defender.max_new_tokens, defender.top_k) == (0.0, 40, 5)
 
 
 def test_another_game_brings_its_own_settings() -> None:
@@ -237,11 +224,6 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
             "--set phases.0.mix=[{name: nimm}]: phases.0.mix.0.name: there is no game called 'nimm'; did you mean nim?",
         ),
         ("", ["game=taboo"], "game: "),
-        (
-            "",
-            ["spag.sampling_by_role.atacker.top_k=3"],
-            "phases.1.sampling_by_role: adversarial_taboo has no role atacker; the roles are attacker, defender",
-        ),
         (
             "",
             ["spag.roles=player_0"],

@@ -58,7 +58,7 @@ def options() -> Iterator[str]:
             yield name.rpartition(".")[0]
     yield from (f"game.{setting}" for setting in setting_names("kuhn_poker"))
     yield from ("phases", "phases.2.algorithm", "phases.2.game", "reinforce.game.name", "spag.game.hands")
-    yield from ("reinforce.rewards.kuhn_poker.tie", "spag.sampling_by_role.player_0.temperature", "spag.opponents.base")
+    yield from ("reinforce.rewards.kuhn_poker.tie", "spag.opponents.base")
 
 
 def invoke(command: str, config: Path, *settings: str) -> Result:

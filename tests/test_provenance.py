@@ -148,7 +148,7 @@ def test_games_of_a_cluster_have_the_same_record(opened: Asked, monkeypatch: pyt
     [
         (["--seed", "5"], "seed was "),
         (["--testing"], "attacker.temperature was 1.2, is 0.0, defender.temperature was 1.2, is 0.0;"),
-        (overrides("spag.sampling_by_role={defender: {top_k: 50}}"), ": defender.top_k was 0, is 50;"),
+        (overrides("spag.sampling.top_k=50"), ": attacker.top_k was 0, is 50, defender.top_k was 0, is 50;"),
         (overrides("model.dtype=bfloat16"), "attacker.dtype was 'float32', is 'bfloat16'"),
         (overrides("model.prompt_style=chat"), "attacker.prompt_style was 'plain', is 'chat'"),
         (overrides("game.judge=paper"), ": game.judge was 'strict', is 'paper';"),

@@ -381,7 +381,7 @@ def test_matches_of_the_same_models_are_played_together(tmp_path: Path, monkeypa
         pairing: [replace(spec, id=f"{pairing.title}: {spec.id}") for spec in game_specs(WORDS, 1, seed=1)]
         for pairing in pairings(list(entrants))
     }
-    matches = make_matches(pairs, entrants, lambda _: SamplingConfig(), TABOO.roles, "arena")
+    matches = make_matches(pairs, entrants, SamplingConfig(), TABOO.roles, "arena")
     setup = PlaySetup(TABOO, EngineConfig(in_flight=100), SilentReporter(), open_models=scripted)
     path = tmp_path / "e.jsonl"
 

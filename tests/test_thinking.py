@@ -9,7 +9,6 @@ import pytest
 from samplings import sampling_with
 from spag import games
 from spag.adapters.opponent import Opponent
-from spag.algorithms.spag import SpagSettings
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.cli.tables import print_game
 from spag.core.episodes import Episode
@@ -88,10 +87,6 @@ def test_settings_say_how_long_a_thought_may_be() -> None:
     assert (SamplingConfig().thinks, SamplingConfig().thought_tokens) == (False, 0)
     config = SamplingConfig.model_validate({"max_new_tokens": 8, "thinking": {"enabled": True, "max_tokens": 100}})
     assert (config.thinks, config.thought_tokens, config.most_tokens) == (True, 100, 108)
-    sampling = {"thinking": {"max_tokens": 50}}
-    by_role = {"attacker": {"thinking": {"enabled": True}}}
-    settings = SpagSettings.model_validate({"sampling": sampling, "sampling_by_role": by_role})
-    assert [settings.sampling_of(role).thought_tokens for role in ("attacker", "defender")] == [50, 0]
 
 
 def secretly(game: Game, requests: list[Request]) -> ScriptedEngine:

@@ -93,17 +93,17 @@ def test_each_setting_has_its_value_in_every_phase(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_not_at_their_defaults_are_shown(tmp_path: Path) -> None:
-    by_role = {"attacker": {"temperature": 0.2}, "defender": {"temperature": 0.4, "max_new_tokens": 7}}
+    sampling = {"temperature": 0.2, "max_new_tokens": 7}
     phases = [
-        {"algorithm": "spag", "sampling_by_role": by_role, "lora": {"rank": 4}, "adam_beta1": 0.5},
+        {"algorithm": "spag", "sampling": sampling, "lora": {"rank": 4}, "adam_beta1": 0.5},
         {"algorithm": "turnwise", "centre": False, "normalize_advantages": False, "evaluate_every": None},
     ]
     write_json(tmp_path / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {}})
     (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": phases})))
     shown = settings_table(learned(RunFolder(tmp_path), "turnwise"))
     rows = {name: values for name, *values in shown.rows}
-    assert rows["sampling_by_role.attacker.temperature"] == ["0.2", None]
-    assert rows["sampling_by_role.defender.max_new_tokens"] == ["7", None]
+    assert rows["sampling.temperature"] == ["0.2", "1.0"]
+    assert rows["sampling.max_new_tokens"] == ["7", "256"]
     assert (rows["lora.rank"], rows["adam_beta1"], rows["centre"]) == (["4", None], ["0.5", "0.9"], [None, "False"])
     assert rows["evaluate_every"] == [None, "null"]
     assert "adam_beta2" not in rows and "opponents.self" not in rows

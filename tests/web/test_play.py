@@ -281,12 +281,11 @@ def test_a_cut_thought_is_marked() -> None:
     models.close()
 
 
-def test_an_opponent_samples_as_its_role_does_in_the_last_phase_of_the_game(tmp_path: Path) -> None:
-    by_role = {"defender": {"temperature": 0.5}}
-    spag = {"algorithm": "spag", "sampling": {"temperature": 0.9}, "sampling_by_role": by_role}
+def test_an_opponent_samples_as_in_the_last_phase_of_the_game(tmp_path: Path) -> None:
+    spag = {"algorithm": "spag", "sampling": {"temperature": 0.9}}
     poker = {"algorithm": "reinforce", "game": {"name": "kuhn_poker"}, "sampling": {"temperature": 0.1}}
     (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": [spag, poker]})))
-    assert [_sampling(RunFolder(tmp_path), role).temperature for role in ROLES] == [0.9, 0.5]
+    assert _sampling(RunFolder(tmp_path)).temperature == 0.9
 
 
 def test_two_models_are_kept_and_the_one_unused_for_longest_goes() -> None:

@@ -156,10 +156,6 @@ class OnlineSettings(UpdateSettings):
         """Whether ``step`` ends with an evaluation; so does any that ends the phase early."""
         return self.evaluate_every is not None and (step % self.evaluate_every == 0 or step == self.steps)
 
-    def sampling_of(self, role: str) -> SamplingConfig:
-        """Return how the player of ``role`` samples: all alike."""
-        return self.sampling
-
     @property
     def met(self) -> list[str]:
         """The opponents of the policy, in training games and in evaluations."""

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field
 
 from spag.core.options import Count, CountOrZero, Decay, Fraction, NonNegative, Positive, SamplingConfig, Section
 from spag.core.types import Split
@@ -167,14 +167,6 @@ def known_opponents(*known: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _extended(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``shared`` options overridden by ``own``, section by section."""
-    both = [
-        name for name in shared.keys() & own.keys() if isinstance(shared[name], dict) and isinstance(own[name], dict)
-    ]
-    return {**shared, **own, **{name: {**shared[name], **own[name]} for name in both}}
-
-
 class IterationSettings(OfflineSettings):
     """Play with the current policy into a file, then train on it; repeated."""
 
@@ -187,29 +179,13 @@ class IterationSettings(OfflineSettings):
         0.8, description="the winner's k-th utterance gets (1/discount)^k, normalised over the game"
     )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="how both players sample")
-    sampling_by_role: dict[Annotated[str, "ROLE"], SamplingConfig] = Field(
-        {}, description="sampling by role, in place of sampling"
-    )
     opponents: Annotated[dict[str, Positive], Field(min_length=1), known_opponents(SELF, BASE, START, EARLIER)] = Field(
         {SELF: 1.0},
         description="opponents by weight: self, base, start, earlier (any model that the run trained "
         "before), or a model (ORG/NAME, ./FOLDER, openai:MODEL). Only the policy's own utterances are trained",
     )
 
-    @field_validator("sampling_by_role", mode="before")
-    @classmethod
-    def _complete_roles(cls, roles: Any, info: ValidationInfo) -> Any:
-        """A role's sampling extends the shared one."""
-        if not isinstance(roles, dict) or "sampling" not in info.data:  # refused for what it is
-            return roles
-        shared = info.data["sampling"].model_dump(exclude_unset=True)
-        return {role: _extended(shared, own) if isinstance(own, dict) else own for role, own in roles.items()}
-
     @property
     def met(self) -> list[str]:
         """The opponents of the policy."""
         return [*self.opponents]
-
-    def sampling_of(self, role: str) -> SamplingConfig:
-        """Return how the player of ``role`` samples."""
-        return self.sampling_by_role.get(role, self.sampling)

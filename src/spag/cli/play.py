@@ -90,7 +90,7 @@ def play_command(
     greedy = {"temperature": 0.0} if testing else {}
     players = {
         role: PlayerConfig(
-            name, config.model.model_copy(update={"name": name}), settings.sampling_of(role).model_copy(update=greedy)
+            name, config.model.model_copy(update={"name": name}), settings.sampling.model_copy(update=greedy)
         )
         for role, name in zip(setup.game.roles, (first, second), strict=True)
     }

@@ -6,7 +6,6 @@ A run is a list of phases. A phase names its algorithm; its options are the algo
 """
 
 from collections.abc import Mapping
-from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -14,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from spag.algorithms import get as get_algorithm
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import IterationSettings, UpdateSettings
+from spag.algorithms.settings import UpdateSettings
 from spag.core.errors import ConfigError
 from spag.core.options import LARGEST, Count, FileName, Positive, SamplingConfig, Section, Temperature
 from spag.games.base import Game
@@ -285,13 +284,11 @@ def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase:
         games = [config.game_of(phase).build()]
         if settings.per_role:
             raise ConfigError(f"{place}.lora.per_role: only online phases train an adapter for each role")
-    named = {"roles": {getattr(settings, "roles", "both")} - {"both"}}
-    if isinstance(settings, IterationSettings):
-        named["sampling_by_role"] = set(settings.sampling_by_role)
-    for game, (option, given) in product(games, named.items()):
-        if unknown := sorted(given - set(game.roles)):
+    role = getattr(settings, "roles", "both")
+    for game in games:
+        if role not in ("both", *game.roles):
             known = ", ".join(game.roles)
-            raise ConfigError(f"{place}.{option}: {game.name} has no role {unknown[0]}; the roles are {known}")
+            raise ConfigError(f"{place}.roles: {game.name} has no role {role}; the roles are {known}")
 
 
 def _check_rewards(place: str, settings: OnlineSettings, games: Mapping[str, Game]) -> None:

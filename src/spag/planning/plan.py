@@ -83,7 +83,7 @@ class Planner(StagePlanner):
     ) -> Iterator[StagePlan]:
         games = (settings.tasks or _task_count(game, tuple(settings.splits))) * settings.repeats
         models = self._loaded({SELF, *settings.opponents})
-        sampling = max((settings.sampling, *settings.sampling_by_role.values()), key=lambda one: one.most_tokens)
+        sampling = settings.sampling
         yield self._played(f"{label} self-play", settings.iterations, {game: games}, sampling, models)
         own = settings.opponents.get(SELF, 0.0) / sum(settings.opponents.values())
         learned = games * (1 + own) / 2 * (self.assumed.decided if game.name == DEFAULT else 1.0)

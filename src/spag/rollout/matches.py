@@ -1,6 +1,6 @@
 """Plays into a file: opens engines for the players' models, here or on a Ray cluster, and appends finished games."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -106,16 +106,16 @@ def _groups(matches: Sequence[Match]) -> list[list[Match]]:
 def make_matches(
     pairs: Mapping[Pairing, Sequence[GameSpec]],
     models: Mapping[str, ModelConfig],
-    sampling: Callable[[str], SamplingConfig],
+    sampling: SamplingConfig,
     roles: Sequence[str],
     title: str,
 ) -> list[Match]:
-    """Return a match for each pairing; ``models`` are by the names in the pairings, ``sampling`` is by role."""
+    """Return a match for each pairing; ``models`` are by the names in the pairings."""
     return [
         Match(
             f"{title} {pairing.title}" if len(pairs) > 1 else title,
             specs,
-            {role: PlayerConfig(name, models[name], sampling(role)) for role, name in pairing.by_role(roles).items()},
+            {role: PlayerConfig(name, models[name], sampling) for role, name in pairing.by_role(roles).items()},
         )
         for pairing, specs in pairs.items()
     ]

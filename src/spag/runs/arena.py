@@ -48,7 +48,7 @@ def play_arena(
     with naming("arena.tasks"):
         tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
-    matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
+    matches = make_matches(pairs, entrants, config.arena.sampling, setup.game.roles, "arena")
     parts = [part for match in matches for part in _drawn(match, config.seed)]
     summary = play_matches(path, parts, setup, force=force, keep_others=keep_others)
     models = [model for model in entrants.values() if kind_of(model.name) is not Kind.BOT]

@@ -127,13 +127,12 @@ def _check_length(config: RunConfig, phase: PhaseConfig) -> None:
     settings = phase.settings
     if not isinstance(settings, IterationSettings) or settings.completions != "sampled":
         return
-    for role in config.game_of(phase).build().roles:
-        sampling = settings.sampling_of(role)
-        prompt = sampling.max_prompt_tokens if settings.template == "play" else 0
-        if settings.max_length < (needed := max(prompt, 1) + sampling.most_tokens):
-            what = f"an utterance of {role} may have {sampling.most_tokens} tokens"
-            what += f" behind a prompt of {prompt}" if prompt else ", which leaves none for its prompt"
-            raise ConfigError(f"max_length={settings.max_length}: {what}; set max_length to {needed} at least")
+    sampling = settings.sampling
+    prompt = sampling.max_prompt_tokens if settings.template == "play" else 0
+    if settings.max_length < (needed := max(prompt, 1) + sampling.most_tokens):
+        what = f"an utterance may have {sampling.most_tokens} tokens"
+        what += f" behind a prompt of {prompt}" if prompt else ", which leaves none for its prompt"
+        raise ConfigError(f"max_length={settings.max_length}: {what}; set max_length to {needed} at least")
 
 
 def _check_adapters(config: RunConfig) -> None:
@@ -220,6 +219,3 @@ def _samplings(config: RunConfig) -> Iterator[tuple[str, SamplingConfig, Sequenc
         settings, place = phase.settings, f"phases.{number}"
         if not isinstance(settings, TeacherSettings):
             yield f"{place}.sampling", settings.sampling, settings.met
-        if isinstance(settings, IterationSettings):
-            by_role = settings.sampling_by_role.items()
-            yield from ((f"{place}.sampling_by_role.{role}", one, settings.met) for role, one in by_role)

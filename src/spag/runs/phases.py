@@ -24,7 +24,7 @@ from spag.runs.teachers import bot_games, teacher_file
 from spag.storage.episodes import read_episodes
 from spag.storage.store import file_digest, write_json, write_rows
 
-PLAY_OPTIONS = frozenset({"tasks", "repeats", "keep_held_out", "sampling", "sampling_by_role", "opponents"})
+PLAY_OPTIONS = frozenset({"tasks", "repeats", "keep_held_out", "sampling", "opponents"})
 """Options of an iteration's play; all others belong to its training."""
 
 
@@ -81,7 +81,7 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
         pairs = draw_opponents(specs, model.start, weights)
         players = {name for pairing in pairs for name in pairing.players}
         models = {name: run.model(name) for name in players}
-        matches = make_matches(pairs, models, settings.sampling_of, game.roles, title)
+        matches = make_matches(pairs, models, settings.sampling, game.roles, title)
         summary = play_matches(path, matches, replace(run.setup, game=game), force=run.manifest.force)
         found = health(read_episodes(path), game, model.start)
         write_json(path.with_name(HEALTH), found)

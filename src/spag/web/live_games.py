@@ -70,22 +70,19 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
         state = run.game.start(task, secrets.randbits(62))
     except DataError as error:
         return _lobby(request, site, session, 422, str(error))
-    [other] = {*run.game.roles} - {role}
-    match = WebMatch(run.game, state, role, opponent, site.models, _sampling(run, other), site.reply_limit_s)
+    match = WebMatch(run.game, state, role, opponent, site.models, _sampling(run), site.reply_limit_s)
     name = site.sessions.add(cookie_of(request, SESSION_COOKIE), match)
     answer = RedirectResponse(f"/play/{match.id}", 303)
     set_cookie(answer, request, SESSION_COOKIE, name)
     return answer
 
 
-def _sampling(run: RunFolder, role: str) -> SamplingConfig:
-    """Return how ``role`` samples in the last phase that plays the game; the arena's greedy play would repeat
-    itself.
-    """
+def _sampling(run: RunFolder) -> SamplingConfig:
+    """Return the sampling of the last phase that plays the game; the arena's greedy play would repeat itself."""
     for model in reversed(run.models):
         settings, games = model.phase.settings, {game.name for game in model.games}
         if run.game.name in games and not isinstance(settings, TeacherSettings):
-            found: SamplingConfig = settings.sampling_of(role)
+            found: SamplingConfig = settings.sampling
             return found
     return SamplingConfig()
 
