@@ -486,8 +486,8 @@ def test_what_a_late_step_would_find_wrong_is_refused_first(model: Path, tmp_pat
     mix = "reinforce.mix=[{name: kuhn_poker}, {name: nim, weight: 2}, {name: kuhn_poker}]"
     with pytest.raises(ConfigError, match="mix: kuhn_poker is named more than once; name each game once"):
         run_here(config_for(model, mix), tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"matchmaking\.by=results: in guess_my_city players win together"):
-        run_here(config_for(model, "reinforce.matchmaking.by=results", "game.name=guess_my_city"), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"matchmaking=results: in guess_my_city players win together"):
+        run_here(config_for(model, "reinforce.matchmaking=results", "game.name=guess_my_city"), tmp_path / "run")
     with pytest.raises(ConfigError, match="bot:nobody: kuhn_poker has no such bot"):
         run_here(config_for(model, 'reinforce.opponents={"bot:nobody": 1}'), tmp_path / "run")
     assert not (tmp_path / "run" / PHASE).exists()

@@ -51,7 +51,7 @@ def hand(opponent: str, won: float, seat: int = 0) -> Episode:
 
 def opponents(*steps: Step, **options: Any) -> Opponents:
     settings = ReinforceSettings.model_validate({"opponents": POOL, "snapshot_every": 2, **options})
-    return Opponents(settings, "policy", 7, lambda step: steps[step - 1])
+    return Opponents(settings, "policy", lambda step: steps[step - 1])
 
 
 def test_results_fade_towards_a_game_that_was_never_played() -> None:
@@ -110,7 +110,7 @@ def test_every_snapshot_is_an_opponent_once_its_step_has_ended() -> None:
 
 def test_results_count_from_the_steps_that_had_ended() -> None:
     lost = [(KUHN, [hand("bot:equilibrium", -2.0)] * 9)]
-    options = {"matchmaking": {"by": "results"}, "snapshot_every": 50}
+    options = {"matchmaking": "results", "snapshot_every": 50}
     pool = opponents(lost, lost, **options)
     assert pool.weights(1, KUHN) == {"self": 1.5, "bot:equilibrium": 0.5}
     assert pool.weights(2, KUHN)["bot:equilibrium"] == pytest.approx(1 - 0.5 / 10)
@@ -121,19 +121,6 @@ def test_results_count_from_the_steps_that_had_ended() -> None:
     ahead.results(2, KUHN, [])  # two steps have ended before the third is drawn, which began before them
     assert ahead.weights(3, KUHN) == ahead.weights(4, KUHN) == pool.weights(1, KUHN)
     assert ahead.weights(5, KUHN) == pool.weights(2, KUHN)
-
-
-def test_a_step_may_meet_one_opponent_beside_itself() -> None:
-    pool = opponents(matchmaking={"per": "step"})
-    chosen = []
-    for step in range(3, 203):
-        drawn = pool.drawn(step, KUHN)
-        assert drawn == pool.drawn(step, KUHN) and drawn["self"] == 2.0 and len(drawn) == 2
-        [(other, weight)] = [(name, weight) for name, weight in drawn.items() if name != "self"]
-        assert weight == pytest.approx(2.0)
-        chosen.append(other)
-    assert 60 < chosen.count("bot:equilibrium") < 140  # half of 200 steps, 6 sigma
-    assert len(set(chosen)) > 20  # and snapshots of all ages
 
 
 def test_a_role_that_alone_is_trained_is_the_seat_of_the_policy(tmp_path: Path) -> None:
@@ -170,7 +157,7 @@ def test_a_run_records_ratings_and_draws_by_them(
 
     monkeypatch.setattr(StepPlayer, "play", play)
     monkeypatch.setattr(steps, "saved_weights", noted)
-    options = ("reinforce.opponents={snapshot: 1, 'bot:equilibrium': 1}", "reinforce.matchmaking={by: results}")
+    options = ("reinforce.opponents={snapshot: 1, 'bot:equilibrium': 1}", "reinforce.matchmaking=results")
     train_here(config_for(model_folder, *options, "reinforce.evaluate_every=null"), tmp_path)
     assert loaded[:2] == [[], ["step-00001"]] and len(loaded) == 4 and all(len({*one}) == len(one) for one in loaded)
     assert all(one != other for one, other in pairwise(chain(*loaded)))
@@ -198,7 +185,7 @@ def test_an_interrupted_phase_meets_the_same_opponents(
     options = {
         "algorithm": "reinforce", "steps": 3, "games": 4, "learning_rate": 1e-2, "micro_batch_size": 4,
         "sampling": {"max_new_tokens": 6}, "opponents": {"snapshot": 1, "bot:equilibrium": 1}, "snapshot_every": 1,
-        "matchmaking": {"by": "results"}, "evaluate_every": None, "save_steps": 1, "warmup_ratio": 0, "lora": lora,
+        "matchmaking": "results", "evaluate_every": None, "save_steps": 1, "warmup_ratio": 0, "lora": lora,
         "entropy_coef": 0.1,
     }  # fmt: skip
 

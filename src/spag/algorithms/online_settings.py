@@ -54,20 +54,6 @@ class MovingReference(Section):
         return self
 
 
-class Matchmaking(Section):
-    """How the opponents of online games are drawn."""
-
-    by: Literal["weights", "results"] = Field(
-        "weights",
-        description="weights: by the weights in opponents; results: these times the policy's loss rate against each "
-        "(prioritised fictitious self-play)",
-    )
-    per: Literal["task", "step"] = Field(
-        "task",
-        description="task: an opponent for each task; step: one for all games that are not self-play, so fewer loads",
-    )
-
-
 class OnlineSettings(UpdateSettings):
     """Steps that play games with the current policy and train on them."""
 
@@ -92,7 +78,11 @@ class OnlineSettings(UpdateSettings):
         description="opponents by weight: self, start (the phase's first policy, frozen), snapshot (all "
         "snapshots together), or a model or bot. Only the policy's own utterances are trained",
     )
-    matchmaking: Matchmaking = Field(default_factory=Matchmaking, description="how opponents are drawn")
+    matchmaking: Literal["weights", "results"] = Field(
+        "weights",
+        description="how each task's opponent is drawn. weights: by the weights in opponents; results: these times the "
+        "policy's loss rate against each (prioritised fictitious self-play)",
+    )
     snapshot_every: Count | None = Field(
         None,
         description="steps between the policies that are kept as models in snapshots/, for opponents and the arena; "

@@ -6,7 +6,6 @@ game: an opponent that was beaten long ago is met again. Everything is computed 
 disk, so a resumed phase draws the same opponents as an uninterrupted one.
 """
 
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from threading import Lock
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import SELF, SNAPSHOT, snapshot_name
 from spag.core.episodes import Episode
-from spag.core.seeds import derive_seed
 from spag.games.base import Game
 from spag.rollout.matchmaking import spread
 
@@ -56,7 +54,6 @@ class Opponents:
 
     settings: OnlineSettings
     learner: str
-    seed: int
     episodes: Callable[[int], Sequence[tuple[Game, Sequence[Episode]]]]
 
     def __post_init__(self) -> None:
@@ -76,19 +73,9 @@ class Opponents:
         every = settings.keeps_snapshots_every
         taken = [snapshot_name(at) for at in range(every, known + 1, every)] if every else []
         weights = spread(settings.opponents, {SNAPSHOT: taken})
-        if settings.matchmaking.by == "weights":
+        if settings.matchmaking == "weights":
             return weights
         return by_results(weights, self.results(known, game, weights))
-
-    def drawn(self, step: int, game: Game) -> dict[str, float]:
-        """Return the opponents of ``step``: with one draw per step, one of them besides the policy itself."""
-        weights = self.weights(step, game)
-        others = sorted(weights.keys() - {SELF})
-        if self.settings.matchmaking.per == "task" or not others:
-            return weights
-        shares = [weights[name] for name in others]
-        [chosen] = random.Random(derive_seed(self.seed, "opponent", step, game.name)).choices(others, shares)
-        return {SELF: weights.get(SELF, 0.0), chosen: sum(shares)}
 
     def results(self, step: int, game: Game, names: Iterable[str]) -> dict[str, OpponentResults]:
         """Return the learner's results up to ``step``, which has finished, against each of ``names`` but itself."""

@@ -86,7 +86,7 @@ class StepPlayer:
         self._engines: dict[str, Engine] = {}
         self._snapshot: int | None = None  # the step of the snapshot that the engine of snapshots holds
         self._identity_of = cache(lambda name: identity_of(self.model_of(name)))  # of what was opened, hashed once
-        self.opponents = Opponents(self.settings, POLICY, self.seed, self.episodes)
+        self.opponents = Opponents(self.settings, POLICY, self.episodes)
         self._stack.callback(lambda: self._close(self._engines))
         return self
 
@@ -137,7 +137,7 @@ class StepPlayer:
         path = self.folder / "episodes" / f"step-{step:05d}{f'.part{self.rank}' if self.rank else ''}.jsonl"
         for game in {id(game): game for game, _ in left}.values():
             specs = [spec for own, spec in left if own is game]
-            matches = draw_opponents(specs, POLICY, self.opponents.drawn(step, game), self.seats(game))
+            matches = draw_opponents(specs, POLICY, self.opponents.weights(step, game), self.seats(game))
             for _, pairings in groupby(sorted(matches, key=_both), _both):  # each snapshot loads once
                 met = {pairing: matches[pairing] for pairing in pairings}
                 played_by = {POLICY: weights_after(weights_of)} | self._load_snapshots(next(iter(met)))

@@ -95,9 +95,9 @@ def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
         if not share:
             what = f"weight {weight:g} gives {game.name} none of the {settings.games} games of a step"
             raise ConfigError(f"mix: {what}; raise the weight or games")
-        if settings.matchmaking.by == "results" and not is_competitive(game):
+        if settings.matchmaking == "results" and not is_competitive(game):
             what = f"in {game.name} players win together, so results say nothing about an opponent"
-            raise ConfigError(f"matchmaking.by=results: {what}; set it to weights")
+            raise ConfigError(f"matchmaking=results: {what}; set it to weights")
 
 
 def _check_files(config: RunConfig, phase: PhaseConfig) -> None:
