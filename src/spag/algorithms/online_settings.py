@@ -19,9 +19,7 @@ from spag.core.options import (
 
 
 class OnlineSampling(SamplingConfig):
-    """How the policy samples in online steps. An empty utterance is trained as it is; only a cut thought may be sampled
-    again (``thinking.on_cut``).
-    """
+    """How the policy samples in online steps. An empty utterance is trained as it is."""
 
     temperature: Temperature = Field(1.0, description="sampling temperature; at 0 all games of a task are equal")
     min_new_tokens: CountOrZero = Field(1, description="shortest utterance, in tokens")

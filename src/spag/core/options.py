@@ -98,11 +98,10 @@ class ThinkingConfig(Section):
     """Private reasoning before each utterance."""
 
     enabled: bool = Field(False, description="players reason in private first; chat templates get enable_thinking")
-    max_tokens: Count = Field(1024, description="longest thought, in tokens, tags included; a longer one is cut")
-    on_cut: Literal["silence", "retry"] = Field(
-        "silence",
-        description="silence: a cut thought is an empty utterance, which loses the turn, and is illegal in a game of "
-        "moves; retry: it is sampled again, twice at most",
+    max_tokens: Count = Field(
+        1024,
+        description="longest thought, in tokens, tags included; a longer one is cut, and the utterance is empty, which "
+        "loses the turn, and is illegal in a game of moves",
     )
 
 

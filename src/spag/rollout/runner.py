@@ -24,9 +24,6 @@ from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.storage.episodes import MAX_UTTERANCE
 
-CUT_RETRIES = 2
-"""How often a cut thought is sampled again with ``thinking.on_cut: retry``, even where other empty utterances stand."""
-
 
 @dataclass(frozen=True, slots=True)
 class GameSpec:
@@ -116,21 +113,17 @@ def without_thought(completion: Completion, sampling: SamplingConfig) -> Complet
 
 def utterance_of(completion: Completion, request: Request, state: State, attempt: int) -> Utterance | None:
     """Return the utterance of a completion of ``request``, made at ``state``; ``None`` if it is empty and to be sampled
-    again. A cut thought stands, unless it is to be retried, and so does the reply to a prompt that is too long: the
-    game's rules say what follows.
+    again. A cut thought stands, and so does the reply to a prompt that is too long: the game's rules say what follows.
 
     Raises ``RequestError`` if already the first prompt of a role leaves no room: model and game do not fit.
     """
     assert request.observation is not None
     role, sampling = request.observation.role, request.sampling
-    completion, retries = without_thought(completion, sampling), sampling.empty_retries
-    if completion.finish_reason is FinishReason.CONTEXT:
-        if not any(said.role == role for said in state.history):
-            raise RequestError(f"{completion.id}: {completion.refusal}")
-        retries = 0
-    elif completion.finish_reason is FinishReason.THOUGHT:
-        retries = CUT_RETRIES if sampling.thinking.on_cut == "retry" else 0
-    if not completion.text.strip() and attempt < retries and sampling.temperature > 0:
+    completion = without_thought(completion, sampling)
+    if completion.finish_reason is FinishReason.CONTEXT and not any(said.role == role for said in state.history):
+        raise RequestError(f"{completion.id}: {completion.refusal}")
+    stands = completion.finish_reason in (FinishReason.CONTEXT, FinishReason.THOUGHT) or sampling.temperature == 0
+    if not completion.text.strip() and not stands and attempt < sampling.empty_retries:
         return None
     drawn = completion.sampling_logprobs if completion.sampling_logprobs != completion.logprobs else None
     return Utterance(
