@@ -30,8 +30,7 @@ from spag.learning.worker import run_job
 from spag.models.loading import load_model, load_tokenizer, save_model
 from spag.models.saved import saved_weights
 from spag.rollout import steps
-from spag.rollout.matchmaking import draw_opponents
-from spag.rollout.opponents import FADE, OpponentResults, Opponents, by_results
+from spag.rollout.matchmaking import FADE, OpponentResults, Opponents, by_results, draw_opponents
 from spag.rollout.runner import Player, game_specs
 from spag.rollout.steps import StepPlayer
 from spag.storage.episodes import read_episodes

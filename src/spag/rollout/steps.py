@@ -25,8 +25,7 @@ from spag.engines.opening import open_copies, open_player
 from spag.engines.players import Kind, identity_of, kind_of
 from spag.games.base import Game
 from spag.models.saved import saved_weights
-from spag.rollout.matchmaking import Pairing, draw_opponents, step_specs
-from spag.rollout.opponents import Opponents
+from spag.rollout.matchmaking import Opponents, Pairing, draw_opponents, step_specs
 from spag.rollout.provenance import game_record
 from spag.rollout.runner import GameSpec, PlayStats, play_together
 from spag.rollout.writer import PlaySummary, collect_episodes
