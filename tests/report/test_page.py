@@ -195,7 +195,7 @@ def test_hostile_text_stays_text(html: str, page: Page) -> None:
 
 
 def test_plots_are_files_too(folder: Path, html: str) -> None:
-    names = {"ratings", "win-matrix", "reasoning-radar", "reasoning-bars", "outcomes"}
+    names = {"ratings", "win-matrix", "reasoning-bars", "outcomes"}
     names |= {"training-imitation", "training-spag-1", "training-spag-2"}
     plots = folder / "report" / "plots"
     assert {path.name for path in plots.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
@@ -217,7 +217,7 @@ def test_plots_of_an_earlier_report_go_and_others_stay(tmp_path: Path, monkeypat
     folder = write_run(tmp_path / "run")
     plots = folder / "report" / "plots"
     plots.mkdir(parents=True)
-    for name in ("reasoning-radar.svg", "training-gone.png", "mine.png"):
+    for name in ("reasoning-bars.svg", "training-gone.png", "mine.png"):
         (plots / name).touch()
     write_report(folder)
     assert [path.name for path in plots.iterdir()] == ["mine.png"]
@@ -285,26 +285,14 @@ def test_legends_of_long_names_are_not_cut_and_no_two_models_look_alike(tmp_path
     names = [f"organisation/a-long-name-{number}" for number in range(9)]
     figures = {name: {task: {"value": 0.5, "se": None} for task in "abc"} for name in names}
     with plot_style():
-        for draw in (charts.reasoning_bars, charts.reasoning_radar):
-            figure = draw(dict(zip("abc", "ABC", strict=True)), figures)
-            save_plot(figure, "plot", "Plot", tmp_path)
-            [legend] = figure.legends
-            assert legend.get_window_extent().width <= figure.bbox.width
+        figure = charts.reasoning_bars(dict(zip("abc", "ABC", strict=True)), figures)
+        save_plot(figure, "plot", "Plot", tmp_path)
+        [legend] = figure.legends
+        assert legend.get_window_extent().width <= figure.bbox.width
     assert len({charts.look(place) for place in range(14)}) == 14
 
 
-def test_the_radar_of_a_task_without_a_right_answer_reaches_down_to_0(page: Page) -> None:
-    scores = {"base": (0.3, 0.0, 0.3), "after": (0.4, 0.03, 0.3)}
-    figures = {
-        name: {task: {"value": one} for task, one in zip("abc", own, strict=True)} for name, own in scores.items()
-    }
-    with plot_style():
-        [axes] = charts.reasoning_radar(dict(zip("abc", "ABC", strict=True)), figures).axes
-    assert axes.get_ylim() == (0.0, 1.0)
-    assert "The rings are labelled; the centre may lie above 0." in page.text
-
-
-def test_two_tasks_have_bars_but_no_radar(tmp_path: Path) -> None:
+def test_a_report_of_reasoning_alone(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"1-imitation/train": stage(1.0)})
     write_reasoning(tmp_path, ["alpha", "beta"])
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))

@@ -2,7 +2,6 @@
 ``plot_files.plot_style``.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -111,39 +110,6 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
 def players_of(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the players of a matrix, in order."""
     return list(dict.fromkeys(name for cell in cells for name in cell["players"]))
-
-
-def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
-    """A radar of every model's score as a share of the best model's in each task.
-
-    ``tasks``: labels by task, at least 3. ``figures``: ``value`` by model and task.
-    """
-    scores = {name: {task: by_task[task]["value"] for task in tasks} for name, by_task in figures.items()}
-    best = {task: max(model[task] for model in scores.values()) for task in tasks}
-    shares = {name: [own[task] / best[task] if best[task] else 0.0 for task in tasks] for name, own in scores.items()}
-    lowest = min(min(values) for values in shares.values())
-    centre = max(0.0, math.floor(10 * lowest - 0.3) / 10)
-    angles = np.linspace(0, 2 * np.pi, len(tasks), endpoint=False)
-    texts = labels(figures)
-    around = [*angles, angles[0]]
-    figure = Figure(figsize=(WIDTH, WIDTH * 0.95))
-    axes = figure.add_subplot(projection="polar")
-    axes.set_theta_offset(np.pi / 2)  # type: ignore[attr-defined]
-    axes.set_theta_direction(-1)  # type: ignore[attr-defined]
-    axes.set_rlabel_position(180 / len(tasks))  # type: ignore[attr-defined]
-    for place, (name, values) in enumerate(shares.items()):
-        color, marker = look(place)
-        ring = [*values, values[0]]
-        axes.plot(around, ring, color=color, marker=marker, markersize=4.5, clip_on=False, label=texts[name])
-        axes.fill(angles, values, color=color, alpha=0.06)
-    axes.set_ylim(centre, 1.0)
-    rings = np.arange(1, centre, -0.05 if centre >= 0.7 else -0.1 if centre >= 0.5 else -0.2)
-    axes.set_yticks(rings, [f"{100 * ring:.0f} %" for ring in rings], fontsize=8)
-    axes.set_xticks(angles, [f"{plain(label)}\n{100 * best[task]:.1f}" for task, label in tasks.items()], fontsize=9.5)
-    axes.tick_params(axis="x", pad=8)
-    axes.spines["polar"].set_color(GRID)
-    add_legend(figure, min(3, len(scores)), loc="outside lower center", handlelength=1.6)
-    return figure
 
 
 def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:

@@ -70,9 +70,6 @@ def _plots(run: ReadableRun) -> Drawn:
     if run.reasoning:
         labels = {task: about["label"] for task, about in run.reasoning["tasks"].items()}
         figures = {name: model["tasks"] for name, model in run.reasoning["models"].items()}
-        if len(labels) >= 3:
-            says = "Reasoning by task and model, as shares of the best model's score"
-            yield "reasoning-radar", "reasoning-radar", says, charts.reasoning_radar(labels, figures)
         says = "Reasoning scores by task and model with 95 % intervals"
         yield "reasoning-bars", "reasoning-bars", says, charts.reasoning_bars(labels, figures)
     played_by = run.plays_by_game()
