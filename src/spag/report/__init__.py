@@ -4,7 +4,7 @@ tables that the terminal and the model card share.
     cells           a table, and how its numbers are written
     arena_tables, run_tables    the tables themselves
     headline        did it get better: sentences drawn from paired comparisons
-    showcase        the best and the strangest games
+    showcase        the best games
     plot_files      one look for all plots; charts, curves: the plots
     html            text to HTML, for the web pages, too
     readable        what can be read of a damaged run, for the web pages, too

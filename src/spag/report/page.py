@@ -172,10 +172,9 @@ def _games(run: ReadableRun) -> dict[str, Any]:
         names = {row["name"] for row in run.arena["ratings"]}  # the file may have games of former entrants
         own = (one for one in own if names.issuperset(info.model for info in one.players.values()))
     picked = run.part(lambda: pick_games(own, game), None)
-    if picked is None:
+    if not picked:
         return {"games_from": None}
-    shown = dict(zip(("Best games", "Strangest games"), picked, strict=True))
-    return {"games_from": source.name, "shown_game": game, "shown_games": shown}
+    return {"games_from": source.name, "shown_game": game, "best": picked}
 
 
 def _game_of(run: ReadableRun, source: GameFile) -> Game:
