@@ -133,7 +133,7 @@ def test_the_report_has_each_game_by_itself(folder: Path) -> None:
 
 
 def test_the_web_pages_show_the_games_of_every_phase(client: TestClient) -> None:
-    pages = {at: client.get(at) for at in ("/", "/games", "/steps", "/tasks", "/play", "/games?game=nim&winner=nobody")}
+    pages = {at: client.get(at) for at in ("/", "/games", "/steps", "/play", "/games?game=nim&winner=nobody")}
     assert {at: answer.status_code for at, answer in pages.items()} == dict.fromkeys(pages, 200)
     overview = pages["/"].text
     assert "what cannot be read" not in overview and "not shown" not in overview and NOTE in overview

@@ -161,16 +161,16 @@ def test_filters_answer_while_typing_and_make_links(page: "sync_api.Page", addre
     page.get_by_label("Search what was said").fill(SCRIPT)
     page.wait_for_url("**/games?text=*script*")
     page.locator(".games .task").first.click()
-    page.get_by_role("link", name="Compare across models").click()
-    page.wait_for_url("**/tasks?**")
-    assert page.locator(".column").count() == 1
+    page.get_by_role("link", name="All games on this task").click()
+    page.wait_for_url("**/games?task=**")
+    assert page.locator(".games > li").count() == 1
     ended, aborted = (f"htmx:{event}, [object HTMLDivElement]" for event in ("afterRequest", "sendAbort"))
     assert faults.count(ended) == faults.count(aborted)
     faults[:] = [fault for fault in faults if fault not in (ended, aborted)]  # on a slow machine typing aborts requests
 
 
 def test_hostile_text_is_shown_as_written_and_does_nothing(page: "sync_api.Page", address: str) -> None:
-    for path in ("/", "/games", "/tasks"):
+    for path in ("/", "/games"):
         page.goto(address + path)
         assert page.locator("main script, main img, main iframe").count() == 0
     page.goto(f"{address}/games/spag-2/3")
@@ -251,7 +251,7 @@ def test_the_links_to_all_pages_are_whole_on_a_phone(page: "sync_api.Page", serv
     page.set_viewport_size({"width": 375, "height": 700})
     page.goto(served(site(write_online(tmp_path / "run"))))
     boxes = [link.bounding_box() for link in page.locator(".top nav a").all()]
-    assert len(boxes) == 5 and len({(box["y"], box["height"]) for box in boxes if box}) == 1
+    assert len(boxes) == 4 and len({(box["y"], box["height"]) for box in boxes if box}) == 1
     assert all(box and box["height"] < 40 for box in boxes)  # one line
 
 

@@ -25,11 +25,9 @@ from spag.web.queries import (
     PAGE_SIZE,
     GameFilter,
     find_games,
-    games_of_task,
     match_expression,
     neighbours,
     outcome_counts,
-    shared_tasks,
 )
 from spag.web.security import Access
 from taboo_games import TABOO
@@ -238,18 +236,6 @@ def test_a_game_whose_line_changed_is_an_error_that_names_it(file: Path) -> None
     file.write_bytes(b"#" * file.stat().st_size)
     with pytest.raises(DataError, match=rf"{file}:1: not an episode"):
         index.episode("games", 1)
-
-
-def test_one_word_across_sources(tmp_path: Path) -> None:
-    folder = RunFolder(make_run(tmp_path / "run"))
-    index = GameIndex(folder.sources, lambda: GAMES)
-    index_all(index)
-    found = games_of_task(index, "RIVER", 3)
-    assert {source: (total, [row["number"] for row in rows]) for source, (total, rows) in found.items()} == {
-        "spag-1": (1, [1]),
-        "spag-2": (1, [1]),
-    }
-    assert shared_tasks(index, 2) == [("bread", 2), ("river", 2)]
 
 
 def test_the_run_folder_tells_stages_sources_and_checkpoints(tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ from taboo_games import TABOO
         ("/games", ["<b>14 games</b>", "garden"]),
         ("/games?task=river&outcome=defender_wins", ["<b>1 game</b>", "/games/spag-1/1"]),
         ("/games?text=nothing+like+that", ["No game matches"]),
-        ("/games/spag-1/2", ["<mark>bread</mark>", "The defender said", "number 2", "Compare"]),
-        ("/tasks?task=river", ["spag-1", "spag-2", "<mark>river</mark>"]),
-        ("/tasks", ["/tasks?task=bread"]),
+        ("/games/spag-1/2", ["<mark>bread</mark>", "The defender said", "number 2", "/games?task=bread"]),
         ("/play", ["imitation", "spag-1", "base"]),
     ],
 )
@@ -45,7 +43,7 @@ def test_links_of_a_file_with_a_long_name_work(tmp_path: Path) -> None:
     with visitor(site(next(tmp_path.glob("*.jsonl")))) as client:
         assert client.get(f"/games?first={'m' * 500}").status_code == 200
         for address in re.findall(r'href="(/games/[^"]+)"', client.get("/games").text):
-            links = re.findall(r'href="(/(?:tasks|games)\?[^"]+)"', client.get(address).text)
+            links = re.findall(r'href="(/games\?[^"]+)"', client.get(address).text)
             assert len(links) == 2 and all(client.get(html.unescape(link)).status_code == 200 for link in links)
 
 
@@ -144,7 +142,7 @@ def assert_inert(page: str) -> None:
 
 
 def test_hostile_text_is_never_markup(client: TestClient) -> None:
-    addresses = ["/", "/games", f"/games?task={SCRIPT}", f"/tasks?task={SCRIPT}", f"/games?text={SCRIPT}", "/tasks"]
+    addresses = ["/", "/games", f"/games?task={SCRIPT}", f"/games?text={SCRIPT}"]
     addresses += [f"/games/spag-2/{number}" for number in range(3, 12)]
     for address in addresses:
         assert_inert(client.get(address).text)
@@ -200,7 +198,6 @@ def test_a_game_is_explained_by_the_rules_that_it_was_played_by(tmp_path: Path) 
     write_rows(tmp_path / "games.jsonl", games)
     with visitor(site(tmp_path / "games.jsonl")) as client:
         pages = [client.get(f"/games/games/{number}").text for number in (1, 2)]
-        pages.append(client.get("/tasks?task=a heap of 5").text)
     for page in pages:
         assert "Player_0 took the last stone." in page and "Played under other rules" not in page
 
@@ -208,8 +205,7 @@ def test_a_game_is_explained_by_the_rules_that_it_was_played_by(tmp_path: Path) 
 def test_another_game_brings_its_own_labels_and_board(tmp_path: Path) -> None:
     with visitor(site(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))) as client:
         pages = {
-            address: client.get(address).text
-            for address in ("/", "/games", "/games/games/1", "/tasks", "/play", "/game.css")
+            address: client.get(address).text for address in ("/", "/games", "/games/games/1", "/play", "/game.css")
         }
     assert "player_0 (X) wins" in pages["/games"] and '<option value="player_0">player 0</option>' in pages["/games"]
     assert ".o-player_0_wins { --fill: #0072b2;" in pages["/game.css"]

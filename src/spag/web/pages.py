@@ -1,4 +1,4 @@
-"""Read-only pages: overview, games, one game, one task across sources, token, errors."""
+"""Read-only pages: overview, games, one game, steps, token, errors."""
 
 import asyncio
 import hashlib
@@ -22,13 +22,11 @@ from spag.runs.records import StageProgress
 from spag.web import queries
 from spag.web.figures import phases_of, step_columns, step_rows
 from spag.web.index import MOST_LINES
-from spag.web.queries import LONGEST_NAME, NOBODY, GameFilter
+from spag.web.queries import NOBODY, GameFilter
 from spag.web.security import LOGIN, TOKEN_COOKIE, set_cookie
 from spag.web.site import TheSite, form_of, is_swap, site_of
 
 LATEST = 8
-PER_SOURCE = 3
-SUGGESTED = 40
 _WRONG_TOKEN_S = 1.0
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -159,19 +157,6 @@ def _board(shown: Game, state: State) -> str:
     """Return the view of the last position, in games that draw one."""
     view = shown.describe_view(shown.observe(state, shown.roles[0]))
     return view if "\n" in view.strip() else ""
-
-
-@router.get("/tasks")
-def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length=LONGEST_NAME)] = "") -> HTMLResponse:
-    """One task in each source, side by side; without a task, a list of tasks worth comparing."""
-    columns = []
-    for source, (total, rows) in queries.games_of_task(site.index, task.strip(), PER_SOURCE).items():
-        episodes = {row["number"]: site.index.episode(source, row["number"]) for row in rows}
-        found = [(number, episode, site.game_of(episode)) for number, episode in episodes.items() if episode]
-        shown = [(number, episode, game, explain(game, episode)) for number, episode, game in found]
-        columns.append((source, total, shown))
-    suggested = [] if columns else queries.shared_tasks(site.index, SUGGESTED)
-    return site.page(request, "tasks.html", task=task.strip(), columns=columns, suggested=suggested)
 
 
 @router.get(LOGIN)

@@ -1,5 +1,4 @@
-"""The pages' queries to the index: a filtered page of games, counts by outcome, the choices of the filters, one task
-across sources.
+"""The pages' queries to the index: a filtered page of games, counts by outcome, the choices of the filters.
 
 Search words are quoted before they reach SQLite, so that visitors cannot enter full-text syntax; the last word also
 matches as a prefix, for search while typing.
@@ -21,7 +20,6 @@ from spag.web.index import GameIndex
 PAGE_SIZE = 30
 STEPS_A_PAGE = 50
 MOST_BARS = 8  # for the steps of one phase in the overview
-MOST_COLUMNS = 12
 LONGEST_NAME = 2000  # characters of a task, source or player in an address
 NOBODY = "nobody"  # the "winner" of games that no role wins
 _MOST = 10**9
@@ -195,25 +193,6 @@ def choices(index: GameIndex) -> dict[str, dict[str, str]]:
 def latest_games(index: GameIndex, count: int) -> list[Row]:
     """Return the latest games."""
     return _rows(index, "ORDER BY id DESC LIMIT ?", (count,))
-
-
-def games_of_task(index: GameIndex, task: str, per_source: int) -> dict[str, tuple[int, list[Row]]]:
-    """Return for each source the number of games of ``task`` and the first ``per_source`` of them.
-
-    Of more than ``MOST_COLUMNS`` sources, only every second, third and so on is returned: there may be hundreds of
-    online steps.
-    """
-    sql = "SELECT source, count(*) FROM games WHERE task = ? GROUP BY source ORDER BY min(id)"
-    counts, first = index.query(sql, (task,)), "WHERE task = ? AND source = ? ORDER BY id LIMIT ?"
-    every = max(1, -(-len(counts) // MOST_COLUMNS))
-    return {source: (count, _rows(index, first, (task, source, per_source))) for source, count in counts[::every]}
-
-
-def shared_tasks(index: GameIndex, count: int) -> list[tuple[str, int]]:
-    """Return the tasks played in the most sources, with that number."""
-    sql = """SELECT task, count(DISTINCT source) AS sources FROM games
-             GROUP BY task ORDER BY sources DESC, count(*) DESC, task LIMIT ?"""
-    return [(row["task"], row["sources"]) for row in index.query(sql, (count,))]
 
 
 def neighbours(index: GameIndex, source: str, number: int) -> tuple[int | None, int | None]:
