@@ -1,9 +1,5 @@
 """Arena: the figures of a table worked out by hand, for games that one wins and games that both win."""
 
-import json
-import runpy
-from pathlib import Path
-
 import pytest
 from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, ending, game, shake
 
@@ -92,43 +88,6 @@ def test_the_report_of_six_games() -> None:
         ("defender", None),
         ("defender", LOSS),
     ]
-
-
-def test_the_metrics_of_clembench() -> None:
-    """a attacks three games: a win, a loss, a tie; b attacks three: a breach in its first utterance, a win, a tie."""
-    rows = {(row["name"], row["role"]): row for row in arena_report(GAMES, TABOO)["clembench"]}
-    metrics = ("success", "lose", "aborted", "main_score", "request_success_ratio")
-    expected = {
-        ("a", "attacker"): (1 / 3, 2 / 3, 0, 100 / 3, 1),
-        ("b", "defender"): (1 / 3, 2 / 3, 0, 100 / 3, 1),
-        ("b", "attacker"): (
-            1 / 3,
-            1 / 3,
-            1 / 3,
-            50,
-            (0 + 1 + 1) / 3,
-        ),  # nothing of the one utterance of the first game kept to the rules
-        ("a", "defender"): (0, 2 / 3, 1 / 3, 0, 2 / 3),
-    }
-    assert {key: [rows[key][metric] for metric in metrics] for key in rows} == {
-        key: pytest.approx(row) for key, row in expected.items()
-    }
-    [row, _] = arena_report([GAMES[3]], TABOO)["clembench"]
-    assert [row[metric] for metric in metrics] == [0, 0, 1, None, 0]
-
-
-@pytest.mark.slow
-def test_the_example_prints_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    example = str(Path(__file__).parent.parent.parent / "examples" / "clembench_metrics.py")
-    said = [example, str(tmp_path), "bot:equilibrium", "bot:random", "--game", "kuhn_poker", "--tasks", "6"]
-    monkeypatch.setattr("sys.argv", said)
-    runpy.run_path(example, run_name="__main__")
-    [*_, head, first, _, _, _, _, _] = capsys.readouterr().out.splitlines()
-    rows = json.loads((tmp_path / "results.json").read_text())["clembench"]
-    assert head.split()[2:] == ["success", "lose", "aborted", "main_score", "request_success_ratio"]
-    assert first.split() == ["bot:equilibrium", "player_0", *(f"{rows[0][name]:.2f}" for name in head.split()[2:])]
 
 
 def test_the_first_named_player_is_the_zero_of_the_ratings() -> None:

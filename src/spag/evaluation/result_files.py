@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from spag.core.errors import ConfigError, DataError
-from spag.evaluation.arena.clembench import ClembenchRow
 from spag.evaluation.arena.grid import MatrixCell
 from spag.evaluation.arena.paired import PairComparison, RoleComparison
 from spag.evaluation.arena.ratings import Rating
@@ -35,7 +34,6 @@ class _Arena(TypedDict):
     thinking: NotRequired[bool]
     exact_metrics: NotRequired[dict[str, dict[str, float]]]
     exact_fingerprint: NotRequired[dict[str, str]]
-    clembench: NotRequired[list[ClembenchRow]]
 
 
 class _Health(TypedDict):

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.core.types import Result
-from spag.evaluation.arena.clembench import clembench_rows
 from spag.evaluation.arena.grid import Grid, win_matrix
 from spag.evaluation.arena.paired import compare_pairs, compare_roles
 from spag.evaluation.arena.ratings import rate
@@ -193,5 +192,4 @@ def arena_report(episodes: Iterable[Episode], game: Game, names: Sequence[str] =
         "pairs": [asdict(row) for row in compare_pairs(grid)],
         "matrix": [asdict(row) for row in win_matrix(grid)],
         "paired": [asdict(row) for row in compare_roles(grid)],
-        "clembench": [asdict(row) for row in clembench_rows(counted.results, game, met)],
     }
