@@ -1,4 +1,4 @@
-"""What made a model: the phases that led to it, their games, and the settings of each."""
+"""What made a model: the phases that led to it, and their games."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from spag.algorithms import SHIPPED
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
-from spag.export.training import Learned, ancestry, phases_of, settings_table, trained_games
+from spag.export.training import ancestry, phases_of, trained_games
 from spag.runs.reading import RunFolder
 from spag.storage.jsonfile import read_json
 from spag.storage.store import write_json
@@ -34,15 +34,20 @@ def run_of(folder: Path) -> RunFolder:
     return RunFolder(folder)
 
 
-def learned(run: RunFolder, name: str) -> list[Learned]:
+def learned(run: RunFolder, name: str) -> list[tuple[str, str]]:
     return phases_of(ancestry(name, run), run)
 
 
 def test_a_model_comes_from_the_phases_before_it(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     assert [model.name for model in ancestry("reinforce", run)] == ["imitation", "spag-2-1", "spag-2-2", "reinforce"]
-    assert [phase.name for phase in learned(run, "spag-4-1")] == ["imitation", "spag-2", "reinforce", "spag-4"]
-    assert learned(run, "spag-2-1")[1].what.startswith("1 iteration of self-play") and ancestry("base", run) == []
+    assert [what.split(" of ")[0] for what, _ in learned(run, "spag-4-1")] == [
+        "imitation",
+        "2 iterations",
+        "7 online steps",
+        "1 iteration",
+    ]
+    assert learned(run, "spag-2-1")[1][0].startswith("1 iteration of self-play") and ancestry("base", run) == []
     played = [[game.name for game in trained_games(ancestry(name, run))] for name in ("spag-2-2", "reinforce")]
     assert played == [["adversarial_taboo"], ["adversarial_taboo", "kuhn_poker", "tic_tac_toe"]]
 
@@ -53,26 +58,24 @@ def test_another_packages_algorithm_on_teacher_games_is_not_called_spags(
     monkeypatch.setitem(SHIPPED, "clone", "spag.algorithms.imitation:Imitation")  # any with TeacherSettings
     run = run_of(tmp_path)
     (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": [{"algorithm": "clone"}]})))
-    [clone] = learned(run, "clone")
-    assert clone.what == "the algorithm `clone`" and clone.data.startswith("Teacher games: games shipped with spag; ")
+    [(what, data)] = learned(run, "clone")
+    assert what == "the algorithm `clone`" and data.startswith("Teacher games: games shipped with spag; ")
 
 
 def test_data_and_methods_are_those_of_the_record(tmp_path: Path) -> None:
-    imitation, spag, reinforce = learned(run_of(tmp_path), "reinforce")
-    assert imitation.data == "Teacher games: games shipped with spag; 1,080 games, 940 training samples of them"
-    assert spag.what == "2 iterations of self-play, rewards and offline RL, the method of SPAG (Cheng et al., " \
+    (_, taught), (spag, played), (reinforce, online) = learned(run_of(tmp_path), "reinforce")
+    assert taught == "Teacher games: games shipped with spag; 1,080 games, 940 training samples of them"
+    assert spag == "2 iterations of self-play, rewards and offline RL, the method of SPAG (Cheng et al., " \
         "arXiv 2404.10642)"  # fmt: skip
-    assert spag.data == (
+    assert played == (
         "Self-play: `spag-2-1`: 7 games, 5 training samples of them; `spag-2-2`: an unknown number of games. "
         "Tasks: all an iteration, 1 game a task. Opponents, by weight: `self` 1, `./rival` 0.5"
     )
-    assert reinforce.what.startswith("7 online steps") and "REINFORCE without baselines, an ablation" in reinforce.what
-    assert reinforce.data.startswith(
-        "7 online steps of 12 games each, 84 games in all, on tasks drawn again for each step. "
-    )
+    assert reinforce.startswith("7 online steps") and "REINFORCE without baselines, an ablation" in reinforce
+    assert online.startswith("7 online steps of 12 games each, 84 games in all, on tasks drawn again for each step. ")
     kuhn = "`name` `kuhn_poker`, `hands` 600, `weight` 1"
-    assert f"Games: {kuhn}; `name` `tic_tac_toe`, `opening` 3, `weight` 1. It" in reinforce.data
-    assert reinforce.data.endswith("It ended early, at a warning of a collapse: `step 7: one role wins`")
+    assert f"Games: {kuhn}; `name` `tic_tac_toe`, `opening` 3, `weight` 1. It" in online
+    assert online.endswith("It ended early, at a warning of a collapse: `step 7: one role wins`")
 
 
 def test_games_are_those_that_were_played_where_training_did_not_count_them(tmp_path: Path) -> None:
@@ -80,30 +83,4 @@ def test_games_are_those_that_were_played_where_training_did_not_count_them(tmp_
     manifest = read_json(tmp_path / "manifest.json")
     manifest["stages"]["2-spag/iteration-2/play"] = {**ABOUT, "results": {"games": 1_200, "outcomes": {"tie": 1_200}}}
     write_json(tmp_path / "manifest.json", manifest)
-    assert "; `spag-2-2`: 1,200 games. " in learned(RunFolder(run.folder), "spag-2-2")[1].data
-
-
-def test_each_setting_has_its_value_in_every_phase(tmp_path: Path) -> None:
-    shown = settings_table(learned(run_of(tmp_path), "reinforce"))
-    rows = {name: values for name, *values in shown.rows}
-    assert shown.columns == ("setting", "imitation", "spag-2", "reinforce")
-    assert rows["learning_rate"] == ["5e-06", "2e-06", "0.0003"]
-    assert rows["correction_limit"] == [None, None, "2.0"]
-    assert "lora.rank" not in rows and "sft_coef" not in rows  # without an adapter, without instruction data
-
-
-def test_settings_that_are_not_at_their_defaults_are_shown(tmp_path: Path) -> None:
-    sampling = {"temperature": 0.2, "max_new_tokens": 7}
-    phases = [
-        {"algorithm": "spag", "sampling": sampling, "lora": {"rank": 4}, "adam_beta1": 0.5},
-        {"algorithm": "turnwise", "centre": False, "normalize_advantages": False, "evaluate_every": None},
-    ]
-    write_json(tmp_path / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {}})
-    (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": phases})))
-    shown = settings_table(learned(RunFolder(tmp_path), "turnwise"))
-    rows = {name: values for name, *values in shown.rows}
-    assert rows["sampling.temperature"] == ["0.2", "1.0"]
-    assert rows["sampling.max_new_tokens"] == ["7", "256"]
-    assert (rows["lora.rank"], rows["adam_beta1"], rows["centre"]) == (["4", None], ["0.5", "0.9"], [None, "False"])
-    assert rows["evaluate_every"] == [None, "null"]
-    assert "adam_beta2" not in rows and "opponents.self" not in rows
+    assert "; `spag-2-2`: 1,200 games. " in learned(RunFolder(run.folder), "spag-2-2")[1][1]

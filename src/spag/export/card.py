@@ -22,7 +22,7 @@ from spag.engines.players import Kind
 from spag.evaluation.arena.standings import NOTE
 from spag.export.markdown import Markdown, cell, code, figure, table
 from spag.export.metadata import ExportSource, card_data
-from spag.export.training import ancestry, has_games, listed, names_games, phases_of, settings_table, trained_games
+from spag.export.training import ancestry, has_games, listed, names_games, phases_of, trained_games
 from spag.games.base import is_competitive
 from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
@@ -125,13 +125,12 @@ def _trained(name: str, run: RunFolder, shared: RunConfig) -> dict[str, Any]:
     phases = phases_of([model for model in planned_models(shared) if model.name in names], run)
     instructions = {path for model in models if (path := getattr(model.phase.settings, "sft_data", None))}
     return {
-        "phases": [(capital(phase.what), Markdown(phase.data)) for phase in phases],
+        "phases": [(capital(what), Markdown(data)) for what, data in phases],
         "trained_games": trained_games(models),
         "plays": any(not isinstance(model.phase.settings, TeacherSettings) for model in models),
         "own_games": {names_games(model.phase) for model in models if has_games(model)},
         "game_settings": Markdown(listed(dict(shared.game))),
         "instructions": sorted(instructions),
-        "settings": table(settings_table(phases)),
     }
 
 

@@ -1,7 +1,6 @@
-"""How one of a run's models was made: its phases, in order, and the settings that affect learning."""
+"""How one of a run's models was made: its phases, in order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -11,21 +10,10 @@ from spag.config.schema import PhaseConfig, WeightedGame
 from spag.core.visible import counted
 from spag.export.markdown import code
 from spag.games.base import Game
-from spag.report.cells import Table
 from spag.runs.layout import PlannedModel
 from spag.runs.reading import RunFolder
 from spag.runs.teachers import TEACHER
 
-SETTINGS = (
-    "learning_rate", "lr_scheduler", "warmup_ratio", "weight_decay", "max_grad_norm", "epochs", "max_steps",
-    "global_batch_size", "minibatches", "max_length", "objective", "clip_range", "correction", "correction_limit",
-    "kl_coef", "kl_coef_end", "reference", "entropy_coef", "entropy_coef_end", "anneal_steps", "roles", "discount",
-    "tie_reward", "loser_reward", "baseline_decay", "group_size", "centre", "normalize_advantages", "average_decay",
-    "sft_coef", "sampling.temperature", "sampling.max_new_tokens", "lora.rank",
-)  # fmt: skip
-"""Settings shown in the card even at their defaults, by their names in a config, in the order of the table."""
-_SAID = ("episodes", "opponents", "mix", "rewards", "sft_data")
-"""Options that the card's text names."""
 _METHODS = {
     "imitation": "imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642)",
     "spag": "offline RL, the method of SPAG (Cheng et al., arXiv 2404.10642)",
@@ -33,19 +21,6 @@ _METHODS = {
     "group": "advantages relative to the games on the same task, as in GRPO (arXiv 2402.03300)",
     "turnwise": "credit for each turn, after MARSHAL (arXiv 2510.15414)",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """A phase that led to a model. ``what``: its method, in a sentence; ``data``: its training data, both in Markdown.
-    ``values``: all of its settings; ``changed``: the names of those that are not at their defaults.
-    """
-
-    name: str
-    what: str
-    data: str
-    values: dict[str, Any]
-    changed: list[str]
 
 
 def ancestry(name: str, run: RunFolder) -> list[PlannedModel]:
@@ -73,20 +48,18 @@ def names_games(phase: PhaseConfig) -> bool:
     return phase.game is not None or bool(getattr(phase.settings, "mix", ()))
 
 
-def phases_of(models: list[PlannedModel], run: RunFolder) -> list[Learned]:
-    """Return the phases that produced ``models``, with the iterations of a phase as one."""
+def phases_of(models: list[PlannedModel], run: RunFolder) -> list[tuple[str, str]]:
+    """Return method and data, in Markdown, of each phase that led to ``models``; the iterations of a phase are one."""
     return [_learned(list(own), run) for _, own in groupby(models, key=lambda model: model.label)]
 
 
-def _learned(models: list[PlannedModel], run: RunFolder) -> Learned:
+def _learned(models: list[PlannedModel], run: RunFolder) -> tuple[str, str]:
     phase = models[0].phase
     if isinstance(phase.settings, OnlineSettings):
-        what, data = _online(phase, run.results(f"{models[0].folder}/train"))
-    elif isinstance(phase.settings, IterationSettings):
-        what, data = _iterations(models, run)
-    else:
-        what, data = _taught(phase, _counts(models[0], run))
-    return Learned(models[0].label, what, data, *_settings(phase.settings))
+        return _online(phase, run.results(f"{models[0].folder}/train"))
+    if isinstance(phase.settings, IterationSettings):
+        return _iterations(models, run)
+    return _taught(phase, _counts(models[0], run))
 
 
 def _method(algorithm: str) -> str:
@@ -163,34 +136,3 @@ def listed(values: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return str(value).removesuffix(".0") if type(value) in (int, float) else code(value)
-
-
-def settings_table(phases: list[Learned]) -> Table:
-    """Return by phase the settings that shape learning, and all others that are not at their defaults."""
-    names = dict.fromkeys([*SETTINGS, *(name for phase in phases for name in phase.changed)])
-    rows = [(name, *(_shown(phase, name) for phase in phases)) for name in names]
-    shown = tuple(row for row in rows if any(cell is not None for cell in row[1:]))
-    return Table("Settings", ("setting", *(phase.name for phase in phases)), shown)
-
-
-def _shown(phase: Learned, name: str) -> str | None:
-    """Return a setting as text; ``None`` if the phase has none of that name, or it is off by default."""
-    value = phase.values.get(name)
-    return str(value) if value is not None else "null" if name in phase.changed else None
-
-
-def _settings(settings: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings of a phase by dotted names, and the names of those that are not at their defaults."""
-    said = _SAID if getattr(settings, "sft_data", None) else (*_SAID, "sft_coef")
-    values, changed = (
-        _flat(settings.model_dump(mode="json", exclude=set(said), exclude_defaults=excluded))
-        for excluded in (False, True)
-    )
-    return values, [*changed]
-
-
-def _flat(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= _flat(value, f"{section}{name}.") if isinstance(value, dict) else {f"{section}{name}": value}
-    return found
