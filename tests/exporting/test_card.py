@@ -71,22 +71,21 @@ def test_the_text_holds_results_with_intervals_data_and_commands(run: Path) -> N
         "`spag-1` is better than `base` (24:0) and `imitation` (24:10); 90 % of its utterances repeat",
         "| `imitation` | +0.42 | 42 [24, 61] | 58 [39, 76] | 0 [0, 14] | 0 [0, 14] |",
         "| `spag-1` | +182 [+129, +201] |",
-        "- Teacher games: games shipped with spag; an unknown number of games, 40 training samples of them.\n",
-        "- Game: `name` `adversarial_taboo`, `max_turns` 5, `judge` `strict`, `stop` `judged`, `language` `en`, "
-        "`words` `frequency`, `top_words` 50000.\n",
-        "- Self-play: `spag-1`: 7 games, 11 training samples of them. Tasks: all an iteration, 1 game a task. "
-        "Opponents, by weight: `self` 1.\n",
+        ", from games shipped with spag: an unknown number of games, 40 training samples of them.\n",
+        "1. 1 iteration of play against `self`, rewards and offline RL, the method of SPAG (Cheng et al., "
+        "arXiv 2404.10642): 7 games, 11 training samples of them for `spag-1`.\n",
+        "Games of Adversarial Taboo on 24 held-out tasks.",
         "spag export model RUN --name spag-1 --dtype bfloat16 --output FOLDER",
         "| parameters | 135,000,000 |",
         "The run recorded `lm_eval` `0.4.13`, `torch` `2.13.0`.",
         "With so few tasks only large differences can show.",
     ):
         assert line in text
-    assert "Self-play" not in card_of(find_source(str(run), "imitation"))  # no game of a later iteration made it
     imitation = card_of(find_source(str(run), "imitation"))
+    assert "1 iteration" not in imitation  # no game of a later one made it
     assert "`imitation` is better than `base` (" in imitation and "but is worse than `spag-1` (10:24)" in imitation
     assert "`spag-1` is better" not in imitation  # which is another model's claim
-    assert "## Data" not in card_of(ExportSource("base", "x", "x", RunFolder.open(run)))
+    assert "## Training" not in card_of(ExportSource("base", "x", "x", RunFolder.open(run)))
 
 
 def test_games_and_samples_are_counted(tmp_path: Path) -> None:
@@ -95,7 +94,7 @@ def test_games_and_samples_are_counted(tmp_path: Path) -> None:
     outcomes, samples = {"tie": 10, "defender_wins": 1_070}, {"attacker": 40, "defender": 900}
     manifest["stages"]["1-imitation/train"] = stage(1.0, outcomes=outcomes, samples=samples)
     write_manifest(folder, manifest["stages"])
-    assert "games shipped with spag; 1,080 games, 940 training samples of them." in card_of(
+    assert "games shipped with spag: 1,080 games, 940 training samples of them." in card_of(
         ExportSource("imitation", "x", "x", RunFolder.open(folder))
     )
 
@@ -107,7 +106,7 @@ def test_games_and_samples_are_counted(tmp_path: Path) -> None:
 def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, stage: str, count: int | None) -> None:
     folder = write_run(tmp_path / "run")
     source = ExportSource("imitation", "x", "x", RunFolder.open(folder))
-    assert "Games on 24 held-out tasks. With so few" in card_of(source)
+    assert "Games of Adversarial Taboo on 24 held-out tasks. With so few" in card_of(source)
     assert "The arena's tasks are held out from all training of the run" in card_of(source)
     assert {(one.dataset_split, one.dataset_name) for one in card_data("mine", source).eval_results} == {
         ("held_out", f"Adversarial Taboo{role}, 24 held-out tasks")
@@ -116,7 +115,7 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, 
     record_held_out(folder, stage, count)
     source = ExportSource("imitation", "x", "x", RunFolder.open(folder))
     text, doubt = card_of(source), source.run.held_out_doubt if source.run else ""
-    assert f"Games on 24 tasks. {doubt} With so few" in text
+    assert f"Games of Adversarial Taboo on 24 tasks. {doubt} With so few" in text
     assert "held-out tasks" not in text and "are held out" not in text
     assert doubt == (
         "The run does not record whether games on these tasks were trained on."
@@ -128,48 +127,35 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, 
 
 SPAG, SPIRAL = "arXiv 2404.10642", "arXiv 2506.24119"
 MIX = {"mix": [{"name": "kuhn_poker", "weight": 2}, {"name": "tic_tac_toe"}]}
-ONLINE = (
-    "- 7 online steps of 12 games each, 84 games in all, on tasks drawn again for each step{shared}. "
-    "Opponents, by weight: `self` 1, `./rival` 0.5. Rewards that replace those of `kuhn_poker`: `illegal` -3. "
+STEPPED = (
+    "1. 7 online steps of 12 games against `self`, `./rival`, 84 games in all: {}. "
     "It ended early, at a warning of a collapse: `step 7: <b>one role wins</b>`."
 )
+ITERATED = (
+    "1. {} of play against `self`, rewards and offline RL, the method of SPAG (Cheng et al., arXiv 2404.10642): {}."
+)
 FACTS = {
-    "imitation": "1. Imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642).",
-    "teacher": "- Teacher games: games shipped with spag, `./more.jsonl`; an unknown number of games.",
-    "spag": "1. 2 iterations of self-play, rewards and offline RL, the method of SPAG "
-    "(Cheng et al., arXiv 2404.10642).",
-    "first": "1. 1 iteration of self-play, rewards and offline RL, the method of SPAG "
-    "(Cheng et al., arXiv 2404.10642).",
-    "self-play": "- Self-play: `spag-1`: an unknown number of games; `spag-2`: an unknown number of games. "
-    "Tasks: 1,000 drawn an iteration, 2 games a task. Opponents, by weight: `self` 1.",
-    "first self-play": "- Self-play: `spag-1`: an unknown number of games. "
-    "Tasks: 1,000 drawn an iteration, 2 games a task. Opponents, by weight: `self` 1.",
-    "reinforce": "1. 7 online steps of self-play and policy gradient: REINFORCE with a baseline for each role, "
-    "the advantage of SPIRAL (Liu et al., arXiv 2506.24119).",
-    "group": "1. 7 online steps of self-play and policy gradient: "
-    "advantages relative to the games on the same task, as in GRPO (arXiv 2402.03300).",
-    "turnwise": "1. 7 online steps of self-play and policy gradient: "
-    "credit for each turn, after MARSHAL (arXiv 2510.15414).",
-    "steps": ONLINE.format(shared=""),
-    "groups": ONLINE.format(shared=", 4 games a task"),
+    "imitation": "1. Imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642), "
+    "from games shipped with spag, `./more.jsonl`: an unknown number of games.",
+    "spag": ITERATED.format(
+        "2 iterations", "an unknown number of games for `spag-1`; an unknown number of games for `spag-2`"
+    ),
+    "first": ITERATED.format("1 iteration", "an unknown number of games for `spag-1`"),
+    "reinforce": STEPPED.format(
+        "REINFORCE with a baseline for each role, the advantage of SPIRAL (Liu et al., arXiv 2506.24119)"
+    ),
+    "group": STEPPED.format("advantages relative to the games on the same task, as in GRPO (arXiv 2402.03300)"),
+    "turnwise": STEPPED.format("credit for each turn, after MARSHAL (arXiv 2510.15414)"),
 }
 RUNS: dict[str, tuple[list[str], str, set[str]]] = {
-    "reinforce": (["reinforce"], "reinforce", {"reinforce", "steps"}),
-    "reinforce after imitation": (
-        ["imitation", "reinforce"],
-        "reinforce",
-        {"imitation", "teacher", "reinforce", "steps"},
-    ),
-    "imitation of reinforce": (["imitation", "reinforce"], "imitation", {"imitation", "teacher"}),
-    "both": (["spag", "reinforce"], "reinforce", {"spag", "self-play", "reinforce", "steps"}),
-    "iterations of both": (
-        ["imitation", "spag", "reinforce"],
-        "spag-2",
-        {"imitation", "teacher", "spag", "self-play"},
-    ),
-    "first iteration": (["imitation", "spag"], "spag-1", {"imitation", "teacher", "first", "first self-play"}),
-    "group": (["group"], "group", {"group", "groups"}),
-    "turnwise": (["imitation", "turnwise"], "turnwise", {"imitation", "teacher", "turnwise", "steps"}),
+    "reinforce": (["reinforce"], "reinforce", {"reinforce"}),
+    "reinforce after imitation": (["imitation", "reinforce"], "reinforce", {"imitation", "reinforce"}),
+    "imitation of reinforce": (["imitation", "reinforce"], "imitation", {"imitation"}),
+    "both": (["spag", "reinforce"], "reinforce", {"spag", "reinforce"}),
+    "iterations of both": (["imitation", "spag", "reinforce"], "spag-2", {"imitation", "spag"}),
+    "first iteration": (["imitation", "spag"], "spag-1", {"imitation", "first"}),
+    "group": (["group"], "group", {"group"}),
+    "turnwise": (["imitation", "turnwise"], "turnwise", {"imitation", "turnwise"}),
 }
 STEPS: dict[str, Any] = {
     "steps": 8,
@@ -207,14 +193,12 @@ def test_what_made_a_model_is_said_for_each_algorithm(
     tmp_path: Path, phases: list[str], name: str, facts: set[str]
 ) -> None:
     text = card_of(ExportSource(name, "x", "x", run_of(tmp_path / "run", *phases)))
-    assert "\n\n1. " not in text.partition("1. ")[2]  # one list
     lines = text.splitlines()
-    assert {fact for fact, line in FACTS.items() if line in lines} == facts
-    data = lines[lines.index("## Data") : lines.index("All settings are in `spag_config.yaml`.")]
-    assert sum(line.startswith("- ") for line in data) == len(facts) // 2 + 2  # and the game, and no instruction data
-    assert "- Game: `name` `kuhn_poker`, `hands` 600." in data and "- No instruction data was mixed in." in data
+    training = lines[lines.index("## Training") : lines.index("All settings are in `spag_config.yaml`.")]
+    assert [line for line in training if line.startswith("1. ")] == [FACTS[fact] for fact in FACTS if fact in facts]
+    assert "No instruction data was mixed in." in training
     assert (SPAG in text, SPIRAL in text) == (bool(facts & {"imitation", "spag", "first"}), "reinforce" in facts)
-    assert "/home/me" not in text and "; ;" not in text and ": ;" not in text
+    assert "/home/me" not in text
 
 
 def test_a_mix_of_games_and_ablations_are_named(tmp_path: Path) -> None:
@@ -222,29 +206,16 @@ def test_a_mix_of_games_and_ablations_are_named(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", "reinforce", reinforce=ablation)
     text = card_of(ExportSource("reinforce", "x", "x", run))
     assert "trained by self-play of Kuhn poker (" in " ".join(text.split()) and ") and Tic-tac-toe (" in text
-    assert "policy gradient: REINFORCE without baselines, an ablation of SPIRAL" in text
-    assert "- Game of the arena: `name` `kuhn_poker`, `hands` 600." in text
-    assert (
-        ". Games: `name` `kuhn_poker`, `hands` 600, `weight` 2; `name` `tic_tac_toe`, `opening` 3, `weight` 1. " in text
-    )
-    taught = card_of(
-        ExportSource("reinforce", "x", "x", run_of(tmp_path / "taught", "imitation", "reinforce", reinforce=ablation))
-    )
-    assert "- Game of the arena and of the phases that name no other: `name` `kuhn_poker`, `hands` 600." in taught
+    assert "84 games in all: REINFORCE without baselines, an ablation of SPIRAL" in text
     assert {"kuhn-poker", "tic-tac-toe"} <= set(ModelCard(text).data.tags)
     assert "tic-tac-toe" not in ModelCard(card_of(ExportSource("base", "x", "x", run))).data.tags
 
 
 def test_a_phase_may_have_a_game_of_its_own(tmp_path: Path) -> None:
-    words = tmp_path / "words.txt"
-    words.write_text("bread\nriver\n")
-    taboo = {"game": {"name": "adversarial_taboo", "words": str(words)}}
+    taboo = {"game": {"name": "adversarial_taboo"}}
     run = run_of(tmp_path / "run", "imitation", "spag", imitation=taboo, spag={"game": {"name": "nim"}})
     text = card_of(ExportSource("spag-1", "x", "x", run))
     assert "of Adversarial Taboo (" in " ".join(text.split()) and ") and Nim (" in text and "Kuhn" not in text
-    assert "- Game of the arena: `name` `kuhn_poker`, `hands` 600." in text
-    assert ". Game: `name` `adversarial_taboo`, `max_turns` 5, " in text and ", `words` `./words.txt`, " in text
-    assert ". Game: `name` `nim`, " in text and str(tmp_path) not in text
 
 
 def test_the_language_is_that_of_the_games(tmp_path: Path) -> None:
@@ -261,7 +232,7 @@ def test_an_algorithm_of_another_package_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(algorithms.SHIPPED, mine, "spag.algorithms.reinforce:Reinforce")
     monkeypatch.setitem(PHASES, mine, {**STEPS, "steps": 1})
     text = card_of(ExportSource(mine, "x", "x", run_of(tmp_path / "run", mine)))
-    assert "1. 7 online steps of self-play and policy gradient: the algorithm `a_<b>_of_mine`.\n" in text
+    assert "84 games in all: the algorithm `a_<b>_of_mine`. It ended early" in text
 
 
 def test_instruction_data_is_that_of_the_phases_that_made_the_model(tmp_path: Path) -> None:
@@ -277,9 +248,8 @@ def test_instruction_data_is_that_of_the_phases_that_made_the_model(tmp_path: Pa
     assert "a language model trained on instruction data alone." in " ".join(first.split())
     assert "Kuhn poker" not in first and "Kuhn poker" in last
     for text, files in ((first, "`alpaca.json`"), (last, "`alpaca.json`, `more.json`")):
-        assert f"- Instruction data mixed in: {files}.\n" in text
-        assert "1. Fine-tuning on instruction data.\n" in text and "- No teacher games.\n" in text
-    assert "2 iterations of self-play, rewards and likelihood of the games that were won, an ablation of SPAG" in last
+        assert f"\nInstruction data mixed in: {files}.\n" in text and "1. Fine-tuning on instruction data.\n" in text
+    assert "against `self`, rewards and likelihood of the games that were won, an ablation of SPAG" in last
 
 
 def test_a_baichuan_says_what_loads_it(tmp_path: Path) -> None:
@@ -298,7 +268,7 @@ def test_a_run_that_measured_nothing_claims_nothing(tmp_path: Path) -> None:
     (run.folder / "config.yaml").unlink()
     text = card_of(ExportSource("imitation", str(place), None, RunFolder.open(run.folder)))
     assert "The run holds no results." in text and "The run folder has no config.yaml" in text
-    assert "model-index" not in text and "| base model | unknown |" in text and "## Data" not in text
+    assert "model-index" not in text and "| base model | unknown |" in text and "## Training" not in text
     assert "No run folder came with it" in card_of(find_source(str(place)))  # which nothing but a config tells
 
 
@@ -350,8 +320,8 @@ def test_foreign_texts_mean_nothing(hostile: Path) -> None:
     for alive in ("<script", "<img", "<a ", "</bdi>", "<b>", "\u202e"):
         assert alive not in page
     assert page.count("<h1>") == 1 and "<h1>Free" not in page
-    data = page.partition("Data</h2>")[2].partition("<h2>")[0]
-    assert data.count("<li>") == 5 and data.count("<code>./|&lt;/bdi&gt;") == 3  # of teacher games, words and opponents
+    training = page.partition("Training</h2>")[2].partition("<h2>")[0]
+    assert training.count("<li>") == 2 and training.count("<code>./|&lt;/bdi&gt;") == 2  # teacher games and opponents
     tables = [block.partition("</table>")[0] for block in page.split("<table>")[1:]]
     for shown in tables:
         rows = shown.split("<tr>")[1:]

@@ -34,20 +34,20 @@ def run_of(folder: Path) -> RunFolder:
     return RunFolder(folder)
 
 
-def learned(run: RunFolder, name: str) -> list[tuple[str, str]]:
+def learned(run: RunFolder, name: str) -> list[str]:
     return phases_of(ancestry(name, run), run)
 
 
 def test_a_model_comes_from_the_phases_before_it(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     assert [model.name for model in ancestry("reinforce", run)] == ["imitation", "spag-2-1", "spag-2-2", "reinforce"]
-    assert [what.split(" of ")[0] for what, _ in learned(run, "spag-4-1")] == [
-        "imitation",
+    assert [said.split(" of ")[0] for said in learned(run, "spag-4-1")] == [
+        "Imitation",
         "2 iterations",
         "7 online steps",
         "1 iteration",
     ]
-    assert learned(run, "spag-2-1")[1][0].startswith("1 iteration of self-play") and ancestry("base", run) == []
+    assert learned(run, "spag-2-1")[1].startswith("1 iteration of play") and ancestry("base", run) == []
     played = [[game.name for game in trained_games(ancestry(name, run))] for name in ("spag-2-2", "reinforce")]
     assert played == [["adversarial_taboo"], ["adversarial_taboo", "kuhn_poker", "tic_tac_toe"]]
 
@@ -58,24 +58,19 @@ def test_another_packages_algorithm_on_teacher_games_is_not_called_spags(
     monkeypatch.setitem(SHIPPED, "clone", "spag.algorithms.imitation:Imitation")  # any with TeacherSettings
     run = run_of(tmp_path)
     (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": [{"algorithm": "clone"}]})))
-    [(what, data)] = learned(run, "clone")
-    assert what == "the algorithm `clone`" and data.startswith("Teacher games: games shipped with spag; ")
+    assert learned(run, "clone") == ["The algorithm `clone`, from games shipped with spag: an unknown number of games"]
 
 
 def test_data_and_methods_are_those_of_the_record(tmp_path: Path) -> None:
-    (_, taught), (spag, played), (reinforce, online) = learned(run_of(tmp_path), "reinforce")
-    assert taught == "Teacher games: games shipped with spag; 1,080 games, 940 training samples of them"
-    assert spag == "2 iterations of self-play, rewards and offline RL, the method of SPAG (Cheng et al., " \
-        "arXiv 2404.10642)"  # fmt: skip
-    assert played == (
-        "Self-play: `spag-2-1`: 7 games, 5 training samples of them; `spag-2-2`: an unknown number of games. "
-        "Tasks: all an iteration, 1 game a task. Opponents, by weight: `self` 1, `./rival` 0.5"
-    )
-    assert reinforce.startswith("7 online steps") and "REINFORCE without baselines, an ablation" in reinforce
-    assert online.startswith("7 online steps of 12 games each, 84 games in all, on tasks drawn again for each step. ")
-    kuhn = "`name` `kuhn_poker`, `hands` 600, `weight` 1"
-    assert f"Games: {kuhn}; `name` `tic_tac_toe`, `opening` 3, `weight` 1. It" in online
-    assert online.endswith("It ended early, at a warning of a collapse: `step 7: one role wins`")
+    assert learned(run_of(tmp_path), "reinforce") == [
+        "Imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642), from games shipped with "
+        "spag: 1,080 games, 940 training samples of them",
+        "2 iterations of play against `self`, `./rival`, rewards and offline RL, the method of SPAG (Cheng et al., "
+        "arXiv 2404.10642): 7 games, 5 training samples of them for `spag-2-1`; an unknown number of games for "
+        "`spag-2-2`",
+        "7 online steps of 12 games against `self`, 84 games in all: REINFORCE without baselines, an ablation of "
+        "SPIRAL (Liu et al., arXiv 2506.24119). It ended early, at a warning of a collapse: `step 7: one role wins`",
+    ]
 
 
 def test_games_are_those_that_were_played_where_training_did_not_count_them(tmp_path: Path) -> None:
@@ -83,4 +78,4 @@ def test_games_are_those_that_were_played_where_training_did_not_count_them(tmp_
     manifest = read_json(tmp_path / "manifest.json")
     manifest["stages"]["2-spag/iteration-2/play"] = {**ABOUT, "results": {"games": 1_200, "outcomes": {"tie": 1_200}}}
     write_json(tmp_path / "manifest.json", manifest)
-    assert "; `spag-2-2`: 1,200 games. " in learned(RunFolder(run.folder), "spag-2-2")[1][1]
+    assert learned(RunFolder(run.folder), "spag-2-2")[1].endswith("; 1,200 games for `spag-2-2`")

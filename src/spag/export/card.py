@@ -22,13 +22,12 @@ from spag.engines.players import Kind
 from spag.evaluation.arena.standings import NOTE
 from spag.export.markdown import Markdown, cell, code, figure, table
 from spag.export.metadata import ExportSource, card_data
-from spag.export.training import ancestry, has_games, listed, names_games, phases_of, trained_games
+from spag.export.training import ancestry, phases_of, trained_games
 from spag.games.base import is_competitive
 from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
 from spag.report.arena_tables import pair_table, rating_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, reasoning_finding, sentence
-from spag.report.html import capital
 from spag.report.run_tables import reasoning_table, versions
 from spag.runs.layout import BASE, planned_models
 from spag.runs.reading import RunFolder
@@ -122,14 +121,11 @@ def _trained(name: str, run: RunFolder, shared: RunConfig) -> dict[str, Any]:
     """Return the template's variables about training."""
     models = ancestry(name, run)
     names = {model.name for model in models}
-    phases = phases_of([model for model in planned_models(shared) if model.name in names], run)
     instructions = {path for model in models if (path := getattr(model.phase.settings, "sft_data", None))}
     return {
-        "phases": [(capital(what), Markdown(data)) for what, data in phases],
+        "phases": phases_of([model for model in planned_models(shared) if model.name in names], run),
         "trained_games": trained_games(models),
         "plays": any(not isinstance(model.phase.settings, TeacherSettings) for model in models),
-        "own_games": {names_games(model.phase) for model in models if has_games(model)},
-        "game_settings": Markdown(listed(dict(shared.game))),
         "instructions": sorted(instructions),
     }
 
