@@ -6,7 +6,7 @@
   sites. A request with a body must declare its length.
 - Every page has a strict Content-Security-Policy: scripts, styles and pictures only from here, none inline, no framing.
 
-The token is compared in constant time; the cookie holds a keyed hash of it that expires with the process.
+The token is compared in constant time; the cookie holds a random text that expires with the process.
 """
 
 import asyncio
@@ -64,11 +64,14 @@ def _cookie_name(request: HTTPConnection, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The address of the page, and its token, if any. Raises ``ConfigError`` if that is not safe."""
+    """The address of the page, and its token, if any. Raises ``ConfigError`` if that is not safe.
+
+    ``cookie``: its value for a visitor who gave the token.
+    """
 
     host: str = "127.0.0.1"
     token: str | None = field(default=None, repr=False)
-    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    cookie: str = field(default_factory=secrets.token_urlsafe, repr=False)
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
@@ -95,11 +98,6 @@ class Access:
     def is_token(self, offered: str) -> bool:
         """Compare in constant time."""
         return self.token is not None and hmac.compare_digest(offered.strip().encode(), self.token.encode())
-
-    @property
-    def cookie(self) -> str:
-        """The cookie's value for a visitor who gave the token."""
-        return hmac.new(self.key, (self.token or "").encode(), "sha256").hexdigest()
 
     def admits(self, request: HTTPConnection) -> bool:
         """Tell whether a request has the token, in ``Authorization: Bearer`` or the cookie."""
