@@ -184,7 +184,7 @@ def _ends(evaluations: Rows) -> Iterator[tuple[str, tuple[Mapping[str, Any], Map
 
 
 def cost_table(run: RunFolder) -> Table:
-    """Time and tokens of every stage, with their total; no total of tokens where a stage has not counted its own."""
+    """Time and tokens of every stage, with their total."""
     rows: list[tuple[str, ...]] = []
     seconds = tokens = 0
     for name, stage in run.stages.items():
@@ -197,17 +197,8 @@ def cost_table(run: RunFolder) -> Table:
         spent = sum(task.get("seconds", 0.0) for task in tasks)
         seconds += spent
         rows.append(("reasoning", duration(spent), counted(len(run.reasoning["tasks"]), "task"), "", ""))
-    said = f"{tokens:,}" if tokens and not _has_uncounted_tokens(run) else ""
-    rows.append(("total", duration(seconds), "", "", said))
+    rows.append(("total", duration(seconds), "", "", f"{tokens:,}" if tokens else ""))
     return Table("Stages", ("stage", "time", "work", "games an hour", "tokens said"), tuple(rows), last_is_total=True)
-
-
-def _has_uncounted_tokens(run: RunFolder) -> bool:
-    """Tell whether a finished stage that played, such as the arena or online steps, has no count of its tokens."""
-    silent = {f"{model.folder}/train" for model in run.models if not model.is_online}  # steps on games in files
-    done = (name for name, stage in run.stages.items() if stage["status"] == "done" and name not in silent)
-    played = (results for name in done if (results := run.results(name)).keys() & {"games", "steps"})
-    return any("completion_tokens" not in results for results in played)
 
 
 def _work(stage: Json, results: Json) -> tuple[str, str, str]:
