@@ -17,29 +17,18 @@ from spag.report.cells import is_number
 from spag.report.charts import add_legend, labels, look, plain
 from spag.report.html import role_color, spaced
 from spag.report.plot_files import INK, WIDTH
-from spag.report.run_tables import OF_ROLE
+from spag.report.run_tables import OF_ROLE, training_figures
 from spag.runs.records import OnlinePhase
 
 Rows = Sequence[Mapping[str, Any]]
 _POINTS = 300  # points of a curve; longer ones are shown as means
 _SMOOTH = 5  # steps of the running mean drawn over the raw curve
-_OF_TRAINING = {
-    "loss": "loss",
-    "kl": "KL to the reference",
-    "mismatch_kl": "KL of engine and trainer",
-    "clip_fraction": "clipped, %",
-    "grad_norm": "gradient norm",
-    "learning_rate": "learning rate",
-}
 
 
 def training_curves(title: str, rows: Rows, game: Game, *, online: bool = False) -> Figure:
-    """Loss (with each role's), distances from the reference and the engine, gradient and learning rate.
-
-    Offline the distance is a mean of log-ratios on games of another policy, which may be negative.
-    """
-    titles = _OF_TRAINING if online else {**_OF_TRAINING, "kl": "log-ratio to the reference"}
-    of_training = {name: _points(rows, name, 100 if name == "clip_fraction" else 1) for name in _OF_TRAINING}
+    """Loss (with each role's), distances from the reference and the engine, gradient and learning rate."""
+    figures = training_figures(online=online)
+    of_training = {name: _points(rows, name, scale) for name, (_, scale, _) in figures.items()}
     shown = {name: points for name, points in of_training.items() if points.size}
     of_roles = {role: _points(rows, f"loss_{role}") for role in game.roles}
     has_roles = all(points.size for points in of_roles.values())  # a single role's loss is the total
@@ -49,7 +38,7 @@ def training_curves(title: str, rows: Rows, game: Game, *, online: bool = False)
             for role, losses in of_roles.items():
                 _draw(axes, losses, role_color(role, game), label=spaced(role), linewidth=1.1)
         _smoothed(axes, points, INK)
-        _small(axes, titles[name])
+        _small(axes, figures[name][0])
         axes.ticklabel_format(axis="y", scilimits=(-3, 4))
     if has_roles:
         _legend(figure)

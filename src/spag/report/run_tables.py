@@ -33,6 +33,21 @@ _PARTS = {
 }
 
 
+def training_figures(*, online: bool) -> dict[str, tuple[str, int, str]]:
+    """Return title, scale and format of each metric of an update.
+
+    Offline the distance is a mean of log-ratios on games of another policy, which may be negative.
+    """
+    return {
+        "loss": ("loss", 1, "%.3f"),
+        "kl": ("KL to the reference" if online else "log-ratio to the reference", 1, "%.2g"),
+        "mismatch_kl": ("KL of engine and trainer", 1, "%.2g"),
+        "clip_fraction": ("clipped, %", 100, "%.1f"),
+        "grad_norm": ("gradient norm", 1, "%.2g"),
+        "learning_rate": ("learning rate", 1, "%.1e"),
+    }
+
+
 def health_tables(figures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
     """The results of ``health``: one table per game with a column for each name."""
     games = [get(name) for name in dict.fromkeys(one["game"] for one in figures.values())]

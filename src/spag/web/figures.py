@@ -12,18 +12,11 @@ from spag.report.arena_tables import scored_how
 from spag.report.cells import is_number, with_minus
 from spag.report.html import curve, spaced
 from spag.report.readable import ReadableRun
-from spag.report.run_tables import OF_ROLE, evaluation_tables
+from spag.report.run_tables import OF_ROLE, evaluation_tables, training_figures
 from spag.runs.layout import describe_phases
 from spag.runs.records import OnlinePhase
 
 Rows = Sequence[Mapping[str, Any]]
-_OF_TRAINING = {
-    "loss": ("loss", "%.3f"),
-    "kl": ("log-ratio to the reference", "%.3f"),
-    "learning_rate": ("learning rate", "%.1e"),
-    "samples_per_second": ("samples/s", "%.2f"),
-}
-_OF_STEP = {"kl": "KL to the reference", "mismatch_kl": "KL of engine and trainer", "grad_norm": "gradient norm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +62,12 @@ def phases_of(run: ReadableRun) -> Iterator[dict[str, Any]]:
 
 def _training_card(name: str, rows: Rows, game: Game) -> Card:
     """Return the card of an offline training: its losses, and the metrics of the last logged step."""
-    series = {key: _series(rows, key) for key in _OF_TRAINING}
-    lines = tuple(
-        Line(title, _cell(series[key][-1], 1, form), curve(series[key]) if key == "loss" else "")
-        for key, (title, form) in _OF_TRAINING.items()
-        if any(value is not None for value in series[key])
-    )
-    return Card(name, game, lines, f"step {rows[-1]['step']}")
+    lines = []
+    for key, (title, scale, form) in training_figures(online=False).items():
+        series = _series(rows, key)
+        if any(value is not None for value in series):
+            lines.append(Line(title, _cell(series[-1], scale, form), curve(series) if key == "loss" else ""))
+    return Card(name, game, tuple(lines), f"step {rows[-1]['step']}")
 
 
 def _step_cards(phase: OnlinePhase) -> Iterator[Card]:
@@ -84,8 +76,8 @@ def _step_cards(phase: OnlinePhase) -> Iterator[Card]:
         for name, (title, scale, form) in OF_ROLE.items():
             series = {role: _series(rows, f"{game.name}/{role}/{name}") for role in game.roles}
             yield _card(_titled(title, game, games), game, series, scale, form)
-    for name, title in _OF_STEP.items():
-        yield _card(title, games[0], {"": _series(rows, name)}, 1, "%.2g")
+    for name, (title, scale, form) in training_figures(online=True).items():
+        yield _card(title, games[0], {"": _series(rows, name)}, scale, form)
 
 
 def _exact_cards(phase: OnlinePhase) -> Iterator[Card]:
