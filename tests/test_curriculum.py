@@ -133,7 +133,7 @@ def test_the_report_has_each_game_by_itself(folder: Path) -> None:
 
 
 def test_the_web_pages_show_the_games_of_every_phase(client: TestClient) -> None:
-    pages = {at: client.get(at) for at in ("/", "/games", "/steps", "/play", "/games?game=nim&winner=nobody")}
+    pages = {at: client.get(at) for at in ("/", "/games", "/steps", "/play", "/games?game=nim&outcome=tie")}
     assert {at: answer.status_code for at, answer in pages.items()} == dict.fromkeys(pages, 200)
     overview = pages["/"].text
     assert "what cannot be read" not in overview and "not shown" not in overview and NOTE in overview
@@ -150,9 +150,10 @@ def test_the_web_pages_show_the_games_of_every_phase(client: TestClient) -> None
     assert f".game-kuhn_poker .o-{wins.name} {{ --fill: {wins.color};" in style and "\n.o-tie {" in style
 
 
-def test_a_filter_by_winner_asks_each_game(client: TestClient) -> None:
-    """A role of two games wins in both; one that a game does not have wins none of its games."""
-    wins = {game: client.get(f"/games?game={game}&winner=player_0") for game in ("kuhn_poker", "adversarial_taboo")}
+def test_a_filter_names_a_game_and_an_outcome_of_the_run(client: TestClient) -> None:
+    wins = {
+        game: client.get(f"/games?game={game}&outcome=player_0_wins") for game in ("kuhn_poker", "adversarial_taboo")
+    }
     assert "No game matches" in wins["adversarial_taboo"].text
     assert not {"attacker wins", "tie"} & set(re.findall(r'class="badge[^>]*>([^<]*)', wins["kuhn_poker"].text))
-    assert client.get("/games?winner=king").status_code == client.get("/games?game=chess").status_code == 422
+    assert client.get("/games?outcome=king").status_code == client.get("/games?game=chess").status_code == 422

@@ -57,7 +57,7 @@ def index_of(path: Path, game: Game = TABOO) -> GameIndex:
 
 
 def find(index: GameIndex, **asked: Any) -> Any:
-    return find_games(index, GameFilter(**asked), GAMES)
+    return find_games(index, GameFilter(**asked))
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,11 @@ def find(index: GameIndex, **asked: Any) -> Any:
         ({"source": "games"}, lambda game: True),
         ({"source": "elsewhere"}, lambda game: False),
         ({"outcome": "tie"}, lambda game: game.outcome == "tie"),
-        ({"winner": "defender"}, lambda game: game.outcome == "defender_wins"),
-        ({"winner": "nobody"}, lambda game: game.outcome in ("tie", "attacker_violation")),
         ({"task": " River "}, lambda game: game.task.id == "river"),
         ({"first": "model-1"}, lambda game: game.players["attacker"].model == "model-1"),
-        ({"shortest": "2", "longest": "9"}, lambda game: 2 <= len(game.history) <= 9),
         ({"text": "supp"}, lambda game: any("suppose" in said.content for said in game.history)),
         ({"text": '"the sea" runs'}, lambda game: any("runs to the sea" in said.content for said in game.history)),
-        ({"text": "PIANO", "winner": "attacker", "longest": "2"},
+        ({"text": "PIANO", "outcome": "attacker_wins"},
         lambda game: game.reason == 'the defender said "piano"'),
     ],
 )  # fmt: skip
@@ -300,7 +297,7 @@ def test_the_game_is_that_of_the_settings_or_of_the_first_episode(tmp_path: Path
     folder = RunFolder(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))
     assert folder.game.name == "tic_tac_toe"
     index = index_of(folder.folder, folder.game)
-    found = find_games(index, GameFilter(winner="player_0"), folder.games)
+    found = find_games(index, GameFilter(outcome="player_0_wins"))
     assert found.total and set(found.outcomes["tic_tac_toe"]) == {"player_0_wins"}
     [fault] = index_of(folder.folder).faults
     assert fault == "games of tic_tac_toe are not shown; open a file of them on its own: spag web FILE"

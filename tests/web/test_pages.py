@@ -48,7 +48,7 @@ def test_links_of_a_file_with_a_long_name_work(tmp_path: Path) -> None:
 
 
 def test_htmx_gets_the_piece_and_the_short_address(client: TestClient) -> None:
-    answer = client.get("/games?text=&task=river&source=&shortest=&page=7", headers={"hx-request": "true"})
+    answer = client.get("/games?text=&task=river&source=&step=&page=7", headers={"hx-request": "true"})
     assert answer.text.lstrip().startswith('<p class="count">')
     assert answer.headers["hx-replace-url"] == "/games?task=river"
 
@@ -92,8 +92,7 @@ def test_the_overview_shows_the_arena(tmp_path: Path) -> None:
         ("/games/elsewhere/1", 404, "There is no game 1"),
         ("/games?page=x", 422, "page:"),
         ("/games?outcome=draw", 422, "outcome:"),
-        ("/games?winner=judge", 422, "winner:"),
-        ("/games?shortest=-1", 422, "shortest:"),
+        ("/games?step=-1", 422, "step:"),
         (f"/games?text={'x' * 300}", 422, "text:"),
         ("/nothing", 404, "Not found"),
         ("/docs", 404, "Not found"),
@@ -207,7 +206,7 @@ def test_another_game_brings_its_own_labels_and_board(tmp_path: Path) -> None:
         pages = {
             address: client.get(address).text for address in ("/", "/games", "/games/games/1", "/play", "/game.css")
         }
-    assert "player_0 (X) wins" in pages["/games"] and '<option value="player_0">player 0</option>' in pages["/games"]
+    assert '<option value="player_0_wins">player_0 (X) wins</option>' in pages["/games"]
     assert ".o-player_0_wins { --fill: #0072b2;" in pages["/game.css"]
     assert re.search(r'<span class="board">.*\n.*\n', pages["/games/games/1"])
     assert '<option value="bot:perfect">' in pages["/play"]

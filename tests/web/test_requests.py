@@ -29,7 +29,7 @@ TEXTS = [
     "spag-1", "online-step-00002", "bot:random", "attacker", "player_0", "base", "defender_wins", "nobody", "1 5 9",
 ]  # fmt: skip
 NAMES = [
-    "source", "phase", "step", "outcome", "winner", "first", "second", "task", "shortest", "longest", "text", "page",
+    "source", "phase", "step", "outcome", "first", "second", "task", "text", "page",
     "seen", "opponent", "role",
     "token", "number", "match_id", "nothing", "",
 ]  # fmt: skip

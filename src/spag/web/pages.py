@@ -15,14 +15,14 @@ from spag.core.types import State
 from spag.games.base import Game
 from spag.games.replay import explain
 from spag.report.arena_tables import role_table
-from spag.report.html import game_style, spaced
+from spag.report.html import game_style
 from spag.report.readable import ReadableRun
 from spag.report.run_tables import arena_note
 from spag.runs.records import StageProgress
 from spag.web import queries
 from spag.web.figures import phases_of, step_columns, step_rows
 from spag.web.index import MOST_LINES
-from spag.web.queries import NOBODY, GameFilter
+from spag.web.queries import GameFilter
 from spag.web.security import LOGIN, TOKEN_COOKIE, set_cookie
 from spag.web.site import TheSite, form_of, is_swap, site_of
 
@@ -75,13 +75,12 @@ def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]
     known = {
         "game": {name: kind.title for name, kind in kinds.items()},
         "outcome": {one.name: one.label for kind in kinds.values() for one in kind.outcomes.values()},
-        "winner": {name: spaced(name) for name in (*(role for kind in kinds.values() for role in kind.roles), NOBODY)},
     }
     for name, own in known.items():
         if getattr(asked, name) not in (None, *own):
             titles = ", ".join(kind.title for kind in kinds.values())
             raise HTTPException(422, f"{name}: {titles} has no such {name}")
-    found = queries.find_games(site.index, asked, kinds)
+    found = queries.find_games(site.index, asked)
     if is_swap(request):
         answer = site.page(request, "_games.html", asked=asked, found=found)
         answer.headers["HX-Replace-Url"] = f"/games?{asked.address(found.page)}".rstrip("?")

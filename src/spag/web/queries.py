@@ -14,14 +14,12 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from spag.games.base import Game
 from spag.web.index import GameIndex
 
 PAGE_SIZE = 30
 STEPS_A_PAGE = 50
 MOST_BARS = 8  # for the steps of one phase in the overview
 LONGEST_NAME = 2000  # characters of a task, source or player in an address
-NOBODY = "nobody"  # the "winner" of games that no role wins
 _MOST = 10**9
 _TERM = re.compile(r'"([^"]+)"?|([^\s"]+)')
 _SHORTEST_PREFIX = 3  # letters; shorter prefixes match nearly every game
@@ -42,12 +40,9 @@ class GameFilter(BaseModel):
     phase: Text = None
     step: Count = None
     outcome: Text = None
-    winner: Text = None
     first: Name = None
     second: Name = None
     task: Name = None
-    shortest: Count = None
-    longest: Count = None
     text: Text = None
     page: Annotated[int, Field(ge=1, le=_MOST)] = 1
 
@@ -68,9 +63,9 @@ class GamePage:
     total: int
 
 
-def find_games(index: GameIndex, asked: GameFilter, games: Mapping[str, Game]) -> GamePage:
-    """Return one page, newest games first; pages beyond the last give the last. ``games``: those in the index."""
-    where, arguments = _where(asked, games)
+def find_games(index: GameIndex, asked: GameFilter) -> GamePage:
+    """Return one page, newest games first; pages beyond the last give the last."""
+    where, arguments = _where(asked)
     counts: dict[str, dict[str, int]] = {}
     sql = f"SELECT game, outcome, count(*) FROM games {where} GROUP BY game, outcome ORDER BY min(id)"
     for game, outcome, count in index.query(sql, arguments):
@@ -87,24 +82,16 @@ def _rows(index: GameIndex, rest: str, arguments: Sequence[Any]) -> list[Row]:
     return index.query(f"SELECT {columns} FROM games {rest}", arguments)
 
 
-def _where(asked: GameFilter, games: Mapping[str, Game]) -> tuple[str, list[Any]]:
+def _where(asked: GameFilter) -> tuple[str, list[Any]]:
     """Return the WHERE clause of a filter and its arguments."""
     plain = ("game", "source", "phase", "step", "outcome", "first", "second")
     terms: dict[str, Any] = {
         **{f"{name} = ?": getattr(asked, name) for name in plain},
         "task = ?": asked.task and asked.task.strip(),
-        "length >= ?": asked.shortest,
-        "length <= ?": asked.longest,
         "id IN (SELECT rowid FROM texts WHERE texts MATCH ?)": match_expression(asked.text or "") or None,
     }
     used = {clause: value for clause, value in terms.items() if value is not None}
-    arguments = list(used.values())
-    if asked.winner is not None:
-        ended = [(name, one) for name, game in games.items() for one in game.outcomes.values()]
-        won = [f"{name} {one.name}" for name, one in ended if asked.winner in (one.winners or (NOBODY,))]
-        used[f"game || ' ' || outcome IN ({', '.join('?' * len(won))})"] = won
-        arguments += won
-    return ("WHERE " if used else "") + " AND ".join(used), arguments
+    return ("WHERE " if used else "") + " AND ".join(used), list(used.values())
 
 
 def match_expression(text: str) -> str:
