@@ -17,8 +17,6 @@ from spag.runs.records import SelfPlay
 
 _DARK = "#111318"
 _LEVEL_LABELS = 4  # players of the heat map up to which the names of columns do not touch
-MOST_WITH_OTHERS = 5
-"""Players up to which the heat map has room for the other outcomes."""
 
 
 def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
@@ -70,29 +68,19 @@ def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
-    """A heat map of first role (row) against second (column): per cent of games that the first role wins, with the
-    other outcomes in small print if there is room.
-    """
-    names = players_of(cells)
+    """A heat map of first role (row) against second (column): per cent of games that the first role wins."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell["players"]))
     size, (first, second) = len(names), map(spaced, game.roles)
-    has_others = size <= MOST_WITH_OTHERS
-    scale = min(1, (MOST_WITH_OTHERS + 1) / size)
+    scale = min(1, 6 / size)
     won = [name for name, outcome in game.outcomes.items() if game.roles[0] in outcome.winners]
     shares = np.full((size, size), np.nan)
-    figure = Figure(figsize=(WIDTH, 1.1 + (0.8 if has_others else 0.5) * size))
+    figure = Figure(figsize=(WIDTH, 1.1 + 0.5 * size))
     axes = figure.add_subplot()
-    unit = " %" if has_others else ""
     large: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 13 * scale, "fontweight": "bold"}
     for cell in cells:
         row, column = map(names.index, cell["players"])
-        parts = {name: 100 * cell["outcomes"].get(name, 0) / cell["games"] for name in game.outcomes}
-        shares[row, column] = share = sum(parts[name] for name in won)
-        color = "#ffffff" if share < 50 else _DARK
-        axes.text(column, row - 0.1 * has_others, f"{share:.0f}{unit}", color=color, **large)
-        if has_others:
-            between = " · " if size <= _LEVEL_LABELS else "·"  # so that neighbours do not touch
-            small = between.join(f"{part:.0f}" for name, part in parts.items() if name not in won)
-            axes.text(column, row + 0.24, small, ha="center", va="center", color=color, fontsize=8.5)
+        shares[row, column] = share = 100 * sum(cell["outcomes"].get(name, 0) for name in won) / cell["games"]
+        axes.text(column, row, f"{share:.0f}", color="#ffffff" if share < 50 else _DARK, **large)
     edges = np.arange(size + 1) - 0.5
     axes.pcolormesh(edges, edges, shares, cmap="cividis", vmin=0, vmax=100)
     texts = [*labels(names, 24 if size <= _LEVEL_LABELS else 18).values()]
@@ -105,11 +93,6 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
         axes.tick_params(axis="x", rotation=90)
     axes.spines[:].set_visible(False)
     return figure
-
-
-def players_of(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the players of a matrix, in order."""
-    return list(dict.fromkeys(name for cell in cells for name in cell["players"]))
 
 
 def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:

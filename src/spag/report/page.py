@@ -1,6 +1,6 @@
 """The page: fills data, plots and games into the template, and writes ``report/index.html`` of the run folder."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from spag.report import charts, curves, run_tables
 from spag.report.arena_tables import change_table, exact_table, pair_table, role_table
 from spag.report.cells import is_number
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
-from spag.report.html import capital, environment, game_style, plain_name
+from spag.report.html import environment, game_style, plain_name
 from spag.report.plot_files import plot_style, remove_others, save_plot
 from spag.report.readable import ReadableRun
 from spag.report.showcase import pick_games
@@ -124,18 +124,10 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
         "few_tasks": arena["tasks"] < FEW_TASKS,
         "arena_games": sum(cell["games"] for cell in arena["matrix"]),
         "arena_note": run_tables.arena_note(run),
-        "matrix_caption": _matrix_caption(arena, game),
+        "wins_of_first": [one.label for one in game.outcomes.values() if game.roles[0] in one.winners],
         "role_tables": [role_table(arena, game, role) for role in game.roles],
         "comparisons": [*compared, *([exact] if exact.rows else [])],
     }
-
-
-def _matrix_caption(arena: Mapping[str, Any], game: Game) -> str:
-    won = [outcome.label for outcome in game.outcomes.values() if game.roles[0] in outcome.winners]
-    if len(charts.players_of(arena["matrix"])) > charts.MOST_WITH_OTHERS:
-        return f"{capital(', '.join(won))}, in % of games."
-    other = [outcome.label for outcome in game.outcomes.values() if outcome.label not in won]
-    return f"Large: {', '.join(won)}. Small: {' · '.join(other)}. All in % of games."
 
 
 def _selfplay(run: ReadableRun) -> dict[str, Any]:
