@@ -101,9 +101,8 @@ def test_copies_of_the_rules_and_instructions(tmp_path: Path) -> None:
     copied = " ".join(PromptSet.default().rules[3].split()[:12])
     assert health([one(copied, "x", max_turns=1)])["copied"] == 0.5
     assert health([one("Hi", GUESS.format("bread"))])["copied"] == 0.0
-    prompts = PromptSet(
-        ("One two three {max_turns} four five six seven eight nine ten eleven.",), PromptSet.default().instructions
-    )
+    rules = "One two three {max_turns} four five six seven eight nine ten eleven."
+    prompts = PromptSet(rules=(rules,), instructions=PromptSet.default().instructions)
     save_prompts(prompts, tmp_path / "prompts.json")
     own = get("adversarial_taboo", prompts=str(tmp_path / "prompts.json"))
     assert health([one("so: Four five six seven eight nine, ten eleven", "x")], own)["copied"] == 0.5

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, State, Utterance
@@ -22,6 +23,10 @@ from taboo_games import ROLES, TABOO, history_of, task_of
 GOLDEN = Path(__file__).parent.parent / "golden" / "prompts"
 DEFAULT = PromptSet.default()
 TALK = history_of("Where do you like to swim?", "In a lake,\nif it is warm.", "And where does its water go?")
+
+
+def with_fields(**fields: object) -> PromptSet:
+    return PromptSet.model_validate({**DEFAULT.model_dump(), **fields})
 
 
 def position(word: str, max_turns: int, said: tuple[Utterance, ...]) -> State:
@@ -113,7 +118,7 @@ def test_braces_in_words_and_utterances_are_left_alone() -> None:
 
 
 def test_literal_braces_of_a_header_and_of_names_are_written_once() -> None:
-    prompts = replace(DEFAULT, header="\n{{Talk}}\n", names={"attacker": "{{A}}", "defender": "{{D}}"})
+    prompts = with_fields(header="\n{{Talk}}\n", names={"attacker": "{{A}}", "defender": "{{D}}"})
     prompt = prompts.play(observe(position("river", 5, TALK[:1]), "defender"))
     assert "\n{Talk}\n- {A}: Where do you like to swim?\n" in prompt and prompt.endswith("\n{D} says:\n")
 
@@ -158,9 +163,9 @@ def test_stop_strings_cut_either_label() -> None:
 
 
 def test_stop_strings_follow_the_line_of_the_set() -> None:
-    assert replace(DEFAULT, line="<{role}> {content}\n", cue="").stop_strings()[:2] == ("\n<defender>", "\n<attacker>")
-    assert "\n" not in replace(DEFAULT, line="{content} ({role})\n").stop_strings()
-    literal = replace(DEFAULT, line="{role} {{content}}: {content}\n", cue="")
+    assert with_fields(line="<{role}> {content}\n", cue="").stop_strings()[:2] == ("\n<defender>", "\n<attacker>")
+    assert "\n" not in with_fields(line="{content} ({role})\n").stop_strings()
+    literal = with_fields(line="{role} {{content}}: {content}\n", cue="")
     assert literal.stop_strings()[:2] == ("\ndefender {content}:", "\nattacker {content}:")
 
 
@@ -170,7 +175,7 @@ def test_an_attacker_without_a_target_word_is_a_bug() -> None:
 
 
 def test_a_prompt_file_comes_back_as_it_was(tmp_path: Path) -> None:
-    prompts = replace(DEFAULT, rules=("Ü {max_turns}",), line="* {role} – {content}\n")
+    prompts = with_fields(rules=("Ü {max_turns}",), line="* {role} – {content}\n")
     save_prompts(prompts, tmp_path / "prompts.json")
     assert load_prompts(tmp_path / "prompts.json") == prompts
 
@@ -181,64 +186,67 @@ INSTRUCTIONS = {"attacker": "a {target_word}", "defender": "d"}
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "expected a JSON object, got list"),
-        ({"rules": ["r"]}, "the field 'instructions' is missing"),
-        ({"rules": "r", "instructions": INSTRUCTIONS}, "rules is a str; it must be a list"),
-        ({"rules": [], "instructions": INSTRUCTIONS}, "rules is empty"),
-        ({"rules": ["r", 3], "instructions": INSTRUCTIONS}, r"rules\[1\] is a int"),
-        ({"rules": ["r", " "], "instructions": INSTRUCTIONS}, r"rules\[1\] is empty"),
+        ([], "input should be a valid dictionary or instance of PromptSet, got "),
+        ({"rules": ["r"]}, "instructions: field required"),
+        ({"rules": "r", "instructions": INSTRUCTIONS}, "rules: input should be a valid tuple, got 'r'"),
+        ({"rules": [], "instructions": INSTRUCTIONS}, "rules: tuple should have at least 1 item"),
+        ({"rules": ["r", 3], "instructions": INSTRUCTIONS}, r"rules.1: input should be a valid string, got 3"),
+        ({"rules": ["r", " "], "instructions": INSTRUCTIONS}, r"rules.1: it is empty"),
         (
             {"rules": ["r {turns}"], "instructions": INSTRUCTIONS},
-            r"rules\[0\] uses the placeholder \{turns\}; allowed here: \{max_turns\}",
+            r"rules.0: it uses the placeholder \{turns\}; allowed here: \{max_turns\}",
         ),
         ({"rules": ["r {}"], "instructions": INSTRUCTIONS}, r"placeholder \{\}"),
         ({"rules": ["r {max_turns.real}"], "instructions": INSTRUCTIONS}, r"placeholder \{max_turns.real\}"),
-        ({"rules": ["r {"], "instructions": INSTRUCTIONS}, r"rules\[0\] is not a template"),
+        ({"rules": ["r {"], "instructions": INSTRUCTIONS}, r"rules.0: it is not a template"),
         (
             {"rules": ["r {max_turns:{x}}"], "instructions": INSTRUCTIONS},
-            r"rules\[0\] formats a placeholder; write \{max_turns\} alone",
+            r"rules.0: it formats a placeholder; write \{max_turns\} alone",
         ),
-        ({"rules": ["r {max_turns:99999999999}"], "instructions": INSTRUCTIONS}, r"rules\[0\] formats a placeholder"),
-        ({"rules": ["r {max_turns!r}"], "instructions": INSTRUCTIONS}, r"rules\[0\] formats a placeholder"),
+        ({"rules": ["r {max_turns:99999999999}"], "instructions": INSTRUCTIONS}, r"rules.0: it formats a placeholder"),
+        ({"rules": ["r {max_turns!r}"], "instructions": INSTRUCTIONS}, r"rules.0: it formats a placeholder"),
         (
             {"rules": ["r {max_turns[0]}"], "instructions": INSTRUCTIONS},
-            r"rules\[0\] uses the placeholder \{max_turns\[0\]\}",
+            r"rules.0: it uses the placeholder \{max_turns\[0\]\}",
         ),
         (
             {"rules": ["r" * 20_001], "instructions": INSTRUCTIONS},
-            r"rules\[0\] has 20,001 characters; a template has at most 20,000",
+            r"rules.0: string should have at most 20000 characters",
         ),
         (
             {"rules": ["{max_turns}" * 21], "instructions": INSTRUCTIONS},
-            r"rules\[0\] has 21 placeholders; a template has at most 20",
+            r"rules.0: it has 21 placeholders; a template has at most 20",
         ),
         (
             {"rules": ["r"], "instructions": {**INSTRUCTIONS, "attacker": "{target_word:>9999999}"}},
-            "instructions.attacker formats a",
+            "instructions.attacker: it formats a",
         ),
         (
             {"rules": ["r"], "instructions": INSTRUCTIONS, "line": "{role}: {content:{role}}\n"},
-            r"line formats a placeholder; write \{content\}",
+            r"line: it formats a placeholder; write \{content\}",
         ),
-        ({"rules": ["r"], "instructions": {"attacker": "a {target_word}"}}, "instructions has no defender"),
+        ({"rules": ["r"], "instructions": {"attacker": "a {target_word}"}}, "instructions.defender: field required"),
         (
             {"rules": ["r"], "instructions": {**INSTRUCTIONS, "judge": "j"}},
-            "the role 'judge'; the roles are attacker, defender",
+            "unknown field instructions.judge; docs/prompts.md lists the fields",
         ),
         (
             {"rules": ["r"], "instructions": {**INSTRUCTIONS, "attacker": "a"}},
-            r"instructions.attacker lacks the placeholder \{target_word\}",
+            r"instructions.attacker: it lacks the placeholder \{target_word\}",
         ),
         (
             {"rules": ["r"], "instructions": {**INSTRUCTIONS, "defender": "d {target_word}"}},
-            r"instructions.defender uses the placeholder",
+            r"instructions.defender: it uses the placeholder",
         ),
         ({"rules": ["r"], "instructions": INSTRUCTIONS, "line": "{role}: {content}"}, "end it with a line break"),
-        ({"rules": ["r"], "instructions": INSTRUCTIONS, "line": "{role}\n"}, r"line lacks the placeholder \{content\}"),
-        ({"rules": ["r"], "instructions": INSTRUCTIONS, "title": "t"}, "unknown field 'title'"),
+        (
+            {"rules": ["r"], "instructions": INSTRUCTIONS, "line": "{role}\n"},
+            r"line: it lacks the placeholder \{content\}",
+        ),
+        ({"rules": ["r"], "instructions": INSTRUCTIONS, "title": "t"}, "unknown field title"),
         (
             {"rules": ["r"], "instructions": INSTRUCTIONS, "names": {"attacker": "A"}},
-            "names.defender is a NoneType; it must be a text",
+            "names.defender: field required",
         ),
     ],
 )
@@ -251,8 +259,8 @@ def test_faults_of_a_prompt_file(tmp_path: Path, data: object, message: str) -> 
 
 
 def test_a_prompt_set_holds_no_half_characters() -> None:
-    with pytest.raises(DataError, match=r"rules\[0\] holds half a character"):
-        replace(DEFAULT, rules=("a \ud83d b",))
+    with pytest.raises(ValidationError, match=r"unable to parse raw data as a unicode string"):
+        with_fields(rules=["a \ud83d b"])
 
 
 def test_unreadable_prompt_files(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_import_reads_the_literals_without_running_them(tmp_path: Path, monkeypa
     prompts = import_upstream_prompts(tmp_path / "utils.py")
     assert not (tmp_path / "this file was run").exists()
     assert prompts.rules[1] == "Rules two, in {max_turns} turns."
-    assert prompts.player_instructions == {Role.ATTACKER: "Attack with {target_word}!", Role.DEFENDER: "Defend…"}
+    assert [prompts.player_instructions[role] for role in Role] == ["Attack with {target_word}!", "Defend…"]
     save_prompts(prompts, tmp_path / "prompts.json")
     assert load_prompts(tmp_path / "prompts.json") == prompts
     assert spag.upstream_prompt(tmp_path / "prompts.json", [], "river", 3) == (
@@ -215,10 +215,16 @@ def test_import_reads_the_literals_without_running_them(tmp_path: Path, monkeypa
         (("= [", "= ("), "u.py:8: not Python: closing"),
         (("= [", "= [name, "), "u.py:4: GAME_RULE_PROMPTS is not made of plain literals"),
         (('"Rules two, "', 'f"Rules {os}"'), "u.py:4: GAME_RULE_PROMPTS is not made of plain literals"),
-        (('"Rules two, " "in {max_turns} turns."', "2"), r"u.py:4: GAME_RULE_PROMPTS: rules\[1\] is a int"),
-        (("attack with {target_word}", "attack"), r"u.py:9: INSTRUCT_PROMPTS: instructions.attacker lacks"),
-        (("'defender'", "'judge'"), "u.py:9: INSTRUCT_PROMPTS: instructions has the role 'judge'"),
-        (("Defend…", "Guess {target_word}"), r"u.py:13: PLAYER_INSTRUCT_PROMPTS: player_instructions.defender uses"),
+        (
+            ('"Rules two, " "in {max_turns} turns."', "2"),
+            r"u.py:4: GAME_RULE_PROMPTS: rules.1: input should be a valid string, got 2",
+        ),
+        (("attack with {target_word}", "attack"), r"u.py:9: INSTRUCT_PROMPTS: instructions.attacker: it lacks"),
+        (("'defender'", "'judge'"), "u.py:9: INSTRUCT_PROMPTS: instructions.defender: field required"),
+        (
+            ("Defend…", "Guess {target_word}"),
+            r"u.py:13: PLAYER_INSTRUCT_PROMPTS: player_instructions.defender: it uses",
+        ),
     ],
 )
 def test_faults_of_upstream_sources(change: tuple[str, str], message: str) -> None:
@@ -252,7 +258,7 @@ def test_hostile_sources_are_one_line(source: str) -> None:
 
 
 def test_rules_that_are_no_list_and_an_empty_source() -> None:
-    with pytest.raises(DataError, match=r"u.py:1: GAME_RULE_PROMPTS: rules is a int; it must be a list of texts"):
+    with pytest.raises(DataError, match=r"u.py:1: GAME_RULE_PROMPTS: rules: input should be a valid tuple, got 3"):
         parse_upstream_prompts("GAME_RULE_PROMPTS = 3\nINSTRUCT_PROMPTS = PLAYER_INSTRUCT_PROMPTS = {}", "u.py")
     with pytest.raises(DataError, match="no assignment to GAME_RULE_PROMPTS"):
         parse_upstream_prompts("")
@@ -262,9 +268,9 @@ def test_faults_of_an_imported_file(imported: str, tmp_path: Path) -> None:
     data = json.loads(Path(imported).read_text(encoding="utf-8"))
     path = tmp_path / "other.json"
     for change, message in (
-        ({"format": "downstream"}, r"format is 'downstream'; write 'upstream', or leave it out"),
-        ({"cue": ""}, "unknown field 'cue'; known are format, rules, instructions, player_instructions"),
-        ({"player_instructions": {"attacker": "a {target_word}"}}, "player_instructions has no defender"),
+        ({"format": "downstream"}, r"format: input should be 'upstream', got 'downstream'"),
+        ({"cue": ""}, "unknown field cue; docs/prompts.md lists the fields"),
+        ({"player_instructions": {"attacker": "a {target_word}"}}, "player_instructions.defender: field required"),
     ):
         path.write_text(json.dumps({**data, **change}))
         with pytest.raises(DataError, match=message) as caught:

@@ -13,19 +13,19 @@ The file is parsed and never run, and its texts are not copied into this project
 """
 
 import ast
-import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from spag.core.errors import DataError
+from spag.core.options import fault_of
 from spag.core.types import Observation, Utterance
-from spag.games.taboo.prompts import Prompts, prompts_of
-from spag.games.taboo.templates import fields_of
+from spag.games.taboo.prompts import Prompts, PromptSet
 from spag.games.taboo.types import Role
-from spag.games.taboo.upstream import FORMAT, UPSTREAM_FIELDS, Draws, UpstreamPrompts
+from spag.games.taboo.upstream import Draws, UpstreamPrompts
 from spag.storage.jsonfile import read_json, read_text
 from spag.storage.store import write_atomically
 
@@ -41,19 +41,25 @@ LITERALS = {
 
 def load_prompts(path: str | Path) -> Prompts:
     """Read a prompt file. Raises ``DataError`` naming the file, the field and the fix."""
-    path = Path(path)
-    data = read_json(path, longest=LONGEST_FILE)
+    data = read_json(Path(path), longest=LONGEST_FILE)
+    kind = UpstreamPrompts if isinstance(data, dict) and "format" in data else PromptSet
     try:
-        return prompts_of(data)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise DataError(f"{path}: {_first_fault(error)}") from error
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"])) or "prompts"
+    if first["type"] == "extra_forbidden":
+        return f"unknown field {field}; docs/prompts.md lists the fields"
+    return f"{field}: {fault_of(first)}"
 
 
 def save_prompts(prompts: Prompts, path: str | Path) -> None:
     """Write a prompt file that ``load_prompts`` reads back. Raises ``StorageError``."""
-    form = {"format": FORMAT} if isinstance(prompts, UpstreamPrompts) else {}
-    fields = {name: value for name, value in asdict(prompts).items() if value is not None}
-    write_atomically(Path(path), json.dumps(form | fields, ensure_ascii=False, indent=2) + "\n")
+    write_atomically(Path(path), prompts.model_dump_json(exclude_none=True, indent=2) + "\n")
 
 
 def upstream_prompt(
@@ -96,12 +102,11 @@ def parse_upstream_prompts(source: str, place: str = "upstream's prompts") -> Up
         what = error.args[0] if error.args else "nested too deep"
         raise DataError(f"{place}:{line}: not Python: {what}; give upstream's utils.py") from error
     found = {field: _literal(tree, name, place) for field, name in LITERALS.items()}
-    data = {field: list(value) if isinstance(value, tuple) else value for field, (_, value) in found.items()}
     try:
-        return UpstreamPrompts(**fields_of(data, UPSTREAM_FIELDS))
-    except DataError as error:
-        field = next(name for name in found if str(error).startswith(name))
-        raise DataError(f"{place}:{found[field][0]}: {LITERALS[field]}: {error}") from error
+        return UpstreamPrompts.model_validate({field: value for field, (_, value) in found.items()})
+    except ValidationError as error:
+        field = str(error.errors()[0]["loc"][0])
+        raise DataError(f"{place}:{found[field][0]}: {LITERALS[field]}: {_first_fault(error)}") from error
 
 
 def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:

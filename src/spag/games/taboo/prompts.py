@@ -13,26 +13,25 @@ space in play either.
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Annotated
 
-from spag.core.errors import DataError
+from pydantic import AfterValidator
+
+from spag.core.options import Section
 from spag.core.types import Observation, Utterance
 from spag.games.taboo.languages import language_data
-from spag.games.taboo.templates import check_instructions, check_rules, check_template, fields_of
+from spag.games.taboo.templates import ByRole, Instructions, Rules, Template, Text
 from spag.games.taboo.types import Role
-from spag.games.taboo.upstream import FORMAT, UPSTREAM_FIELDS, UpstreamPrompts
+from spag.games.taboo.upstream import UpstreamPrompts
 
 PLAYER_NAMES = (
     ("attacker", "defender"), ("Player 1", "Player 2"), ("Alice", "Bob"), ("Player A", "Player B"), ("Sam", "Kim"),
     ("Red", "Blue"),
 )  # fmt: skip
 """(attacker, defender) names that training prompts may use; the first pair is that of play."""
-_FIELDS = ("rules", "instructions", "header", "line", "cue", "names")
-_LINE_FIELDS = frozenset({"role", "content"})
-_CUE_FIELDS = frozenset({"role"})
+_LINE = Template(frozenset({"role", "content"}), frozenset({"role", "content"}))
 
 
 class Layout(Enum):
@@ -45,9 +44,14 @@ class Layout(Enum):
     CHAT_LOG = "rules and instruction, then a bare log that ends with the speaker's name"
 
 
-@dataclass(frozen=True)
-class PromptSet:
-    """Templates in ``str.format`` syntax. Raises ``DataError`` when one lacks a placeholder, or has a forbidden one.
+def _one_a_line(line: str) -> str:
+    if not line.endswith("\n"):
+        raise ValueError("end it with a line break, one utterance is one line")
+    return line
+
+
+class PromptSet(Section):
+    """Templates in ``str.format`` syntax.
 
     ``rules``: paraphrases, ``{max_turns}`` allowed; play uses the first. ``instructions``: one a role; the attacker's
     needs ``{target_word}``, the defender's may not have it. ``header`` stands between rules and history; ``line`` is
@@ -56,34 +60,22 @@ class PromptSet:
     draws the paraphrase only, because the other layouts are English.
     """
 
-    rules: tuple[str, ...]
-    instructions: Mapping[Role, str]
-    header: str = "\n\nThe conversation so far:\n"
-    line: str = "- {role}: {content}\n"
-    cue: str = "{role} says:\n"
-    names: Mapping[Role, str] | None = None
-
-    def __post_init__(self) -> None:
-        check_rules(self.rules)
-        check_instructions("instructions", self.instructions)
-        check_template("header", self.header, frozenset(), blank=True)
-        check_template("cue", self.cue, _CUE_FIELDS, blank=True)
-        check_template("line", self.line, _LINE_FIELDS, _LINE_FIELDS)
-        if self.names is not None:
-            for role in Role:
-                check_template(f"names.{role}", self.names.get(role), frozenset())
-        if not self.line.endswith("\n"):
-            raise DataError(f"line is {self.line!r}; end it with a line break, one utterance is one line")
+    rules: Rules
+    instructions: Instructions
+    header: Annotated[Text, AfterValidator(Template(blank=True))] = "\n\nThe conversation so far:\n"
+    line: Annotated[Text, AfterValidator(_LINE), AfterValidator(_one_a_line)] = "- {role}: {content}\n"
+    cue: Annotated[Text, AfterValidator(Template(frozenset({"role"}), blank=True))] = "{role} says:\n"
+    names: ByRole | None = None
 
     @staticmethod
     @cache
     def default(language: str = "en") -> "PromptSet":
         """Return the project's own prompts in ``language``."""
-        return PromptSet(**fields_of(language_data(language)["prompts"], _FIELDS))
+        return PromptSet.model_validate(language_data(language)["prompts"])
 
     def name_of(self, role: str) -> str:
         """Return what the prompts call a role."""
-        return role if self.names is None else self.names[Role(role)].format()
+        return role if self.names is None else self.names[role].format()
 
     def play(self, observation: Observation) -> str:
         """Return the canonical prompt of ``observation``: rules, history, instruction, cue."""
@@ -142,15 +134,6 @@ class PromptSet:
 
 Prompts = PromptSet | UpstreamPrompts
 """The prompts of a game: a set in our own shape, or upstream's."""
-
-
-def prompts_of(data: Any) -> Prompts:
-    """Return the prompts that the JSON value of a prompt file describes. Raises ``DataError``."""
-    if not isinstance(data, dict) or "format" not in data:
-        return PromptSet(**fields_of(data, _FIELDS))
-    if data["format"] != FORMAT:
-        raise DataError(f"format is {data['format']!r}; write {FORMAT!r}, or leave it out for prompts of your own")
-    return UpstreamPrompts(**fields_of(data, UPSTREAM_FIELDS))
 
 
 def _history(line: str, names: Mapping[Role, str], observation: Observation) -> str:

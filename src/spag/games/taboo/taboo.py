@@ -162,7 +162,7 @@ class AdversarialTaboo(Game):
         return self.prompt_set.stop_strings()
 
     def template_texts(self) -> tuple[str, ...]:
-        return (*self.prompt_set.rules, *self.prompt_set.instructions.values())
+        return (*self.prompt_set.rules, *(self.prompt_set.instructions[role] for role in Role))
 
     def rule(self, state: State) -> Result | None:
         said, data = state.history[-1], state.task.data

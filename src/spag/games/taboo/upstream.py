@@ -15,22 +15,20 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
+from spag.core.options import Section
 from spag.core.types import Observation
-from spag.games.taboo.templates import check_instructions, check_rules
+from spag.games.taboo.templates import Instructions, Rules
 from spag.games.taboo.types import Role
 
-FORMAT = "upstream"
-"""The ``format`` of a prompt file with upstream's templates."""
 DIALOG_PREFIXES = ("\n - ", "\n### ", "\n## ", "\n# ", "\n *** ", "\n **", "\n\n")
 NAMES = (("Assistant", "Human"), ("Answer", "Question"), ("Response", "Query"), ("A", "Q"))
 """(player to move, other player); the roles themselves are the fifth pair."""
 SYSTEM_PREFIXES = ("Rules", "Game Rule", "System")
 COIN = 0.2
-UPSTREAM_FIELDS = ("format", "rules", "instructions", "player_instructions")
 _FIRST_MOVE = "The game is just initialized."
 
 
@@ -86,26 +84,21 @@ class Draws:
             raise DataError(f"draws: {error}; the types are {', '.join(PromptType)}") from error
 
 
-@dataclass(frozen=True)
-class UpstreamPrompts:
-    """Upstream's templates. Raises ``DataError`` when one lacks a placeholder, or names one that it may not use.
+class UpstreamPrompts(Section):
+    """Upstream's templates.
 
     ``rules``: ``GAME_RULE_PROMPTS``, of which play uses the first; ``instructions``: ``INSTRUCT_PROMPTS``, for play;
     ``player_instructions``: ``PLAYER_INSTRUCT_PROMPTS``, for training.
     """
 
-    rules: tuple[str, ...]
-    instructions: Mapping[Role, str]
-    player_instructions: Mapping[Role, str]
-
-    def __post_init__(self) -> None:
-        check_rules(self.rules)
-        check_instructions("instructions", self.instructions)
-        check_instructions("player_instructions", self.player_instructions)
+    format: Literal["upstream"] = "upstream"
+    rules: Rules
+    instructions: Instructions
+    player_instructions: Instructions
 
     def play(self, observation: Observation) -> str:
         """Return upstream's prompt of play: the first paraphrase, the history, the instruction with its cue."""
-        rules, instruction = self.rules[0], self.instructions[Role(observation.role)]
+        rules, instruction = self.rules[0], self.instructions[observation.role]
         lines = "".join(f"\n  - {said.role}: {said.content}" for said in observation.history)
         talk = f"\n### Game History:{lines}" if lines else _FIRST_MOVE
         return f"{rules.format(**observation.facts)}{talk}{instruction.format(**observation.facts)}"
