@@ -43,7 +43,9 @@ def tiny_vllm(tmp_path_factory: pytest.TempPathFactory) -> "TinyVLLM":
 
 @pytest.fixture(scope="session")
 def vllm_engines(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]":
-    """The base model's engine and its two adapters', over one vLLM."""
+    """The base model's engine and its two adapters', over one vLLM. Closing one, or another over the same pool, only
+    waits until nothing is in flight.
+    """
     fork_vllm: Callable[[pytest.MonkeyPatch], None] = request.getfixturevalue("fork_vllm")
     from spag.engines.vllm.opening import open_vllm
 
@@ -52,6 +54,13 @@ def vllm_engines(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]"
     with pytest.MonkeyPatch.context() as patch:
         fork_vllm(patch)
         engines = open_vllm(models, EngineConfig(concurrency=16, max_length=512), 1)
-    yield engines
-    for engine in engines:
-        engine.close()
+    pool, close = engines[0].pool, engines[0].pool.close
+
+    def finish() -> None:
+        while pool._callbacks:
+            pool.wait()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "close", finish)
+        yield engines
+    close()

@@ -79,13 +79,3 @@ def test_weights_that_sleep_has_dropped_are_given_again() -> None:
         assert not policy.rest() and not start.rest()
         assert ask(policy) == ["0", "0"]
         assert echo.events.count("takes 0") == 1 + forgetful
-
-
-def test_the_engine_ends_with_its_last_copy() -> None:
-    echo = Echo()
-    policy, start = take_turns(echo, ["policy", "start"], lambda: weights(0)).values()
-    policy.close()
-    policy.close()
-    assert echo.events == [] and ask(start) == ["0", "0"]
-    start.close()
-    assert echo.events[-1] == "closed"

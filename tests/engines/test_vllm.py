@@ -221,20 +221,6 @@ def test_learning_takes_no_memory(vllm_engines: list[VLLMEngine], tiny_vllm: Tin
     assert learn(20) - settled < 30e6
 
 
-def test_what_a_closed_engine_asked_for_stops_nobody(vllm_engines: list[VLLMEngine]) -> None:
-    base = vllm_engines[0]
-    closing = VLLMEngine(base.pool, base.tokenizer, base.stop_ids)
-    for number in range(40):
-        closing.submit(
-            Request(str(number), f"Story {number}.", SamplingConfig(max_new_tokens=400, min_new_tokens=400), number)
-        )
-    with pytest.raises(EngineError, match="weights change only between requests"):
-        base.update_weights({})
-    closing.close()
-    base.update_weights({})
-    assert not base.pool._callbacks
-
-
 def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engines: list[VLLMEngine]) -> None:
     """16 prompts of 450 tokens are more than the 2,048 of a step on a CPU, where no prompt may be prefilled in
     parts.
@@ -430,10 +416,7 @@ def test_a_process_that_will_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def trimmed(output: WorkerOutput, stop: tuple[str, ...], min_new_tokens: int, folder: object) -> tuple[object, ...]:
-    class Pool:
-        users = 0
-
-    engine = VLLMEngine(Pool(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
+    engine = VLLMEngine(SimpleNamespace(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
     request = Request("game", "", SamplingConfig(min_new_tokens=min_new_tokens), 0, stop)
     engine._take(TokenizedRequest(request, engine.tokenizer, engine.style, (0,), truncated=False, opening=""), output)
     [done] = engine.poll()

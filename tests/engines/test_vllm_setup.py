@@ -241,10 +241,7 @@ class FakePool:
     max_length = 512
 
     def __init__(self, arguments: dict[str, Any], _: object, __: int, adapters: tuple[str, ...], *rest: object) -> None:
-        self.arguments, self.adapters, self.users = arguments, adapters, 0
-
-    def release(self, keys: set[str]) -> None:
-        self.users -= 1
+        self.arguments, self.adapters = arguments, adapters
 
 
 def test_adapters_of_one_base_share_a_vllm(
@@ -268,10 +265,6 @@ def test_adapters_of_one_base_share_a_vllm(
     assert [engine.adapter for engine in found] == [1, 0, 2, 0]
     shared, other = found[0].pool, found[3].pool
     assert [engine.pool for engine in found] == [shared, shared, shared, other]
-    assert (shared.users, other.users) == (3, 1)
-    for engine in engines:
-        engine.close()
-    assert (shared.users, other.users) == (0, 0)
     assert (shared.arguments["model"], shared.arguments["max_lora_rank"]) == (names[1], 32)  # 24 has no kernels
     assert isinstance(shared, FakePool) and isinstance(other, FakePool)
     assert shared.adapters == (names[0], names[2])
@@ -284,7 +277,7 @@ def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(
     loaded: "tuple[PreTrainedModel, PreTrainedTokenizerBase]",
 ) -> None:
     """Should vLLM return one in spite of the ban, what came before it counts, as if the token limit had cut it."""
-    tokenizer, pool = loaded[1], SimpleNamespace(users=0)
+    tokenizer, pool = loaded[1], SimpleNamespace()
     engine = VLLMEngine(pool, tokenizer, frozenset({1}))  # type: ignore[arg-type]
     asked = TokenizedRequest(
         Request("r", "", SamplingConfig(), 0, ("stop",)),
@@ -312,7 +305,7 @@ def test_the_end_of_a_text_that_ran_past_its_stop_is_found_in_few_decodings(
 ) -> None:
     """vLLM gets no stop strings while players think: a base model goes on to the limit, thousands of tokens long."""
     tokenizer, counts = loaded[1], list[int]()
-    engine = VLLMEngine(SimpleNamespace(users=0), tokenizer, frozenset({1}))  # type: ignore[arg-type]
+    engine = VLLMEngine(SimpleNamespace(), tokenizer, frozenset({1}))  # type: ignore[arg-type]
     request = Request("r", "", sampling_with(thought_tokens=100, max_new_tokens=1000), 0, ("stop",))
     asked = TokenizedRequest(request, tokenizer, PromptStyle.PLAIN, (0,), truncated=False, opening="")
     decode = TokenizedRequest.decode

@@ -18,14 +18,13 @@ Load = Callable[[], "Mapping[str, Tensor]"]
 
 @dataclass(eq=False, slots=True)
 class SharedEngine:
-    """The engine that copies share. ``holder``: whose weights it has; ``busy``: how many of its requests are in
-    flight; ``users``: how many copies are open.
+    """The engine that copies share, which ends with the first that is closed. ``holder``: whose weights it has;
+    ``busy``: how many of its requests are in flight.
     """
 
     engine: Engine
     holder: "TurnEngine | None" = None
     busy: int = 0
-    users: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -36,10 +35,8 @@ class TurnEngine(Engine):
     load: Load
     concurrency: int = field(init=False)
     _waiting: list[Request] = field(default_factory=list)
-    _closed: bool = False
 
     def __post_init__(self) -> None:
-        self.shared.users += 1
         self.concurrency = self.shared.engine.concurrency
 
     def submit(self, request: Request) -> None:
@@ -73,11 +70,7 @@ class TurnEngine(Engine):
         return False
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self.shared.users -= 1
-            if not self.shared.users:
-                self.shared.engine.close()
+        self.shared.engine.close()
 
 
 def take_turns(engine: Engine, names: Sequence[str], load: Load) -> dict[str, TurnEngine]:

@@ -31,8 +31,8 @@ from spag.models.tokens import PromptStyle, token_count
 
 @dataclass(slots=True)
 class VLLMEngine(Engine):
-    """One model of a pool. ``stop_ids``: tokens that end a reply. While few texts are in flight, ``poll`` returns every
-    tenth of a second, so it needs no ``wake``.
+    """One model of a pool, whose engines all end with the first that is closed. ``stop_ids``: tokens that end a reply.
+    While few texts are in flight, ``poll`` returns every tenth of a second, so it needs no ``wake``.
     """
 
     pool: VLLMPool
@@ -42,13 +42,11 @@ class VLLMEngine(Engine):
     concurrency: int = 32
     adapter: int = 0
     token_count: int = field(init=False)
-    _waiting: set[str] = field(default_factory=set)
+    _waiting: int = 0
     _growing: dict[str, tuple[TokenizedRequest, WorkerOutput]] = field(default_factory=dict)
     _done: deque[Completion] = field(default_factory=deque)
-    _closed: bool = False
 
     def __post_init__(self) -> None:
-        self.pool.users += 1
         self.token_count = token_count(self.tokenizer)
 
     def submit(self, request: Request) -> None:
@@ -60,7 +58,8 @@ class VLLMEngine(Engine):
             return
         arguments = _sampling_arguments(request, self.stop_ids, self.style)
         callback = partial(self._take, asked)
-        self._waiting.add(self.pool.submit(request.id, list(asked.prompt), arguments, self.adapter, callback))
+        self.pool.submit(request.id, list(asked.prompt), arguments, self.adapter, callback)
+        self._waiting += 1
 
     def poll(self) -> list[Completion]:
         if self._waiting and not self._done:
@@ -94,20 +93,17 @@ class VLLMEngine(Engine):
         return self.pool.rest(asleep=True)
 
     def close(self) -> None:
-        """Release the pool, which ends with its last engine. Requests in flight are dropped."""
-        if not self._closed:
-            self._closed = True
-            self.pool.release(self._waiting)
-            self._waiting.clear()
-            self._growing.clear()
-            self._done.clear()
+        self.pool.close()
+        self._waiting = 0
+        self._growing.clear()
+        self._done.clear()
 
     def _take(self, asked: TokenizedRequest, output: WorkerOutput) -> None:
         if not output.finished:
             self._growing[asked.request.id] = asked, output
             return
         self._growing.pop(asked.request.id, None)
-        self._waiting.discard(output.key)
+        self._waiting -= 1
         if not all(map(math.isfinite, output.logprobs)):
             fix = "set model.dtype=float32, or look for broken weights"
             raise EngineError(f"{asked.request.id}: the model's output is not finite; {fix}")

@@ -26,8 +26,8 @@ from spag.storage.home import expanded
 
 
 def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> list[VLLMEngine]:
-    """Start one vLLM for ``models``, a base model and adapters of it, and return an engine for each, the last of which
-    ends it. An adapter listed twice can be given two sets of weights. ``split`` is how many vLLMs share the memory.
+    """Start one vLLM for ``models``, a base model and adapters of it, and return an engine for each, which end
+    together. An adapter listed twice can be given two sets of weights. ``split`` is how many vLLMs share the memory.
 
     Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` if
     vLLM does not start.

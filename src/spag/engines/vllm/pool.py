@@ -30,7 +30,7 @@ from spag.engines.base import GroupPlace
 from spag.engines.vllm.broadcast import broadcast_info
 from spag.engines.vllm.setup import installed_vllm
 from spag.engines.vllm.transfer import AdapterFolders, WeightTransfer
-from spag.engines.vllm.worker import WorkerAbort, WorkerOrder, WorkerOutput, WorkerRequest
+from spag.engines.vllm.worker import WorkerOrder, WorkerOutput, WorkerRequest
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def _end_group(leader: int) -> None:
 
 
 class VLLMPool:
-    """Replicas of one model, which sample tokens below ``token_count``. Ends with the last of its ``users``.
+    """Replicas of one model, which sample tokens below ``token_count``.
 
     ``sleep``: the level at which vLLM may sleep between requests; 0: it stays awake. ``gpus``: the GPUs it runs on, by
     our index; none on a CPU.
@@ -144,7 +144,6 @@ class VLLMPool:
         started = time.monotonic()
         self.max_length = int(arguments["max_model_len"])
         self.arguments = arguments
-        self.users = 0
         self._callbacks: dict[str, Callable[[WorkerOutput], None]] = {}
         self._keys = itertools.count(1)
         self._sleep, self._asleep = sleep, False
@@ -168,26 +167,24 @@ class VLLMPool:
         sampling: dict[str, Any],
         adapter: int,
         callback: Callable[[WorkerOutput], None],
-    ) -> str:
+    ) -> None:
         """Send a request to a replica, always the same for one ``id_``: its cache holds that game's earlier prompt.
 
-        Returns the output's key; ``wait`` calls ``callback`` with the output. Wakes replicas if needed.
+        ``wait`` calls ``callback`` with the output. Wakes replicas if needed.
         """
         self.rest(asleep=False)
         key = str(next(self._keys))
         self._callbacks[key] = callback
         replica = self._replicas[zlib.crc32(id_.encode()) % len(self._replicas)]
         replica.send(WorkerRequest(key, prompt, sampling, adapter))
-        return key
 
     def wait(self) -> None:
         """Wait until requests have finished, or few have grown, and call their callbacks."""
         ready = wait_for_any([replica.pipe for replica in self._replicas])
         for replica in (one for one in self._replicas if one.pipe in ready):
             for output in replica.receive():
-                found = self._callbacks.pop if output.finished else self._callbacks.get
-                if callback := found(output.key, None):  # none: it finished before it was dropped
-                    callback(output)
+                callback = self._callbacks.pop if output.finished else self._callbacks.__getitem__
+                callback(output.key)(output)
 
     def update_weights(self, weights: Mapping[str, Tensor], adapter: int) -> None:
         """Give all replicas weights of the base model (0) or an adapter. Raises ``EngineError``."""
@@ -249,21 +246,8 @@ class VLLMPool:
         """Send each replica its order and wait until all have completed it, or one says why it cannot."""
         for replica, message in zip(self._replicas, messages, strict=True):
             replica.send(message)
-        refusals = []
-        for replica in self._replicas:
-            while isinstance(answer := replica.receive(), list):
-                pass  # completions of dropped requests
-            refusals.append(answer)
+        refusals = [replica.receive() for replica in self._replicas]
         return next(filter(None, refusals), None)
-
-    def release(self, keys: Iterable[str]) -> None:
-        """Count one user less and drop its requests ``keys``."""
-        self.users -= 1
-        if self.users == 0:
-            self.close()
-        elif dropped := tuple(key for key in keys if self._callbacks.pop(key, None)):
-            for replica in self._replicas:
-                replica.send(WorkerAbort(dropped))
 
     def close(self) -> None:
         self._adapters.close()

@@ -98,7 +98,7 @@ class ServedWeights:
         for _ in range(_STEPS):
             if self._engine.reset_prefix_cache():
                 return
-            self._engine.step()  # a dropped request holds its blocks until its current step has ended
+            self._engine.step()  # a text cut at a stop string holds its blocks until its current step has ended
         raise RuntimeError("keys and values of old weights are still in use")
 
     def _wake(self, *parts: str) -> None:

@@ -41,13 +41,6 @@ class WorkerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerAbort:
-    """Requests to drop, by key; some may have finished."""
-
-    keys: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerOrder:
     """A call of a ``method`` of ``ServedWeights``, while nothing is in flight. The worker answers with its result:
     ``None`` when done, or the reason why it cannot.
@@ -71,7 +64,7 @@ class WorkerOutput:
     finished: bool = True
 
 
-Message = WorkerRequest | WorkerAbort | WorkerOrder
+Message = WorkerRequest | WorkerOrder
 
 
 def serve(pipe: Connection) -> None:
@@ -97,9 +90,7 @@ def serve(pipe: Connection) -> None:
             if message is None:
                 engine.engine_core.shutdown()
                 return
-            if isinstance(message, WorkerAbort):
-                engine.abort_request(list(message.keys))
-            elif isinstance(message, WorkerRequest):
+            if isinstance(message, WorkerRequest):
                 prompt, sampling = {"prompt_token_ids": message.prompt}, SamplingParams(**message.sampling)
                 engine.add_request(message.key, prompt, sampling, lora_request=weights.adapters.get(message.adapter))
                 if cold:
