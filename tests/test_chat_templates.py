@@ -1,7 +1,7 @@
 """Chat templates are rendered as transformers renders them, within bounds of memory and time."""
 
+import os
 import resource
-import time
 from pathlib import Path
 
 import pytest
@@ -66,20 +66,6 @@ OTHERS = (
     "{{ [1, [2, {'a': 3}]] | tojson(indent=1) }}{{ messages | map(attribute='role') | list | batch(2) | list }}"
     "{% set a, b = [1], {'c': (4, 5)} %}{{ a == [1] and b.c in [(4, 5)] }}{{ 2.345 | round(1) }}",
 )
-DOUBLED = (
-    "n.x + n.x",
-    "n.x ~ n.x",
-    "[n.x, n.x] | join",
-    "''.join([n.x, n.x])",
-    "'{0}{0}'.format(n.x)",
-    "'%s%s' % (n.x, n.x)",
-    "n.x.replace('a', n.x)",
-    "n.x | replace('a', n.x)",
-    "[n.x, n.x]",
-    "{1: n.x, 2: n.x}",
-    "dict(a=n.x, b=n.x)",
-    "namespace(a=n.x, b=n.x)",
-)
 
 
 def doubling(what: str) -> str:
@@ -87,45 +73,17 @@ def doubling(what: str) -> str:
     return f"{start}{{% set n.x = {what} %}}{{% endfor %}}"
 
 
-MACRO = "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
 ENDLESS = {
     "a product": "{{ 'x' * 10**10 }}",
-    "a product of a list": "{{ [1] * 10**10 }}",
-    "the other way": "{{ 10**10 * 'x' }}",
+    "a long text": "{{ 'x' * 10**8 }}",
     "a power": "{{ 10 ** (10 ** 10) }}",
     "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}",
-    "nested loops over a list": "{% set r = range(9999) %}{% for a in r %}{% for b in r %}{% for c in r %}{% endfor %}"
-    "{% endfor %}{% endfor %}",
-    **{f"doubling by {what}": doubling(what) for what in DOUBLED},
-    "a list of lists": doubling("[n.x, n.x]") + "{{ n.x | tojson }}",
+    "doubling": doubling("n.x + n.x"),
     "a list of lists, written": doubling("[n.x, n.x]") + "{{ n.x }}",
-    "a width": "{{ 'x'.center(10**10) }}",
-    "a width of a filter": "{{ 'x' | center(10**10) }}",
-    "a width of a number": "{{ 5 | center(10**10) }}",
-    "a width of bytes": "{{ 'x'.encode().center(10**10) }}",
-    "bytes of a number": "{{ (5).to_bytes(10**10, 'big') }}",
-    "a width inside a list": "{{ '{0[0]:{0[1]}}'.format([1, 10**10]) }}",
-    "an indent of JSON": "{{ [1, 2] | tojson(indent=10**10) }}",
-    "a batch": "{{ [1] | batch(10**10, 2) | list }}",
-    "slices": "{{ [1] | slice(10**10) | list }}",
-    "a number that is replaced": "{{ ('1' * 10**6) | replace(1, 'x' * 10**6) }}",
-    "a separator of an iterator": "{{ range(9999) | map('string') | join('x' * 10**6) }}",
-    "an attribute of links": "{{ ('http://a.b ' * 10**4) | urlize(rel='x' * 10**6) }}",
-    "digits of a number": "{{ 5 | round(-10**9) }}{{ 5 | round(10**9, 'ceil') }}",
-    "many long numbers": "{{ ('{0}' * 10**6).format(9 ** 3000) }}",
-    "an indent": "{{ 'a\n' | indent(10**10) }}",
-    "a width of a format": "{{ '{:9999999999}'.format(1) }}",
-    "a width of %": "{{ '%9999999999d' % 1 }}",
     "a width that is given": "{{ '{:{}}'.format(1, 10**10) }}",
-    "work on a long text": "{% set x = 'x' * 10**7 %}{% for a in range(99999) %}{% set y = x.upper() | lower %}"
-    "{% endfor %}",
-    "many words": "{{ lipsum(n=10**9) }}",
-    "a macro that calls itself": MACRO + "{{ m(60) }}",
-    "a long body": "{% set x %}{% for i in range(99999) %}" + "x" * 99_999 + "{% endfor %}{% endset %}",
+    "a list without end": "{% set n = namespace(x=[]) %}{% for a in range(99999) %}{% set n.x = [n.x] %}{% endfor %}"
+    "{{ n.x }}",
 }
-PART = 10
-"""The budget is a tenth of that of play, and so are the time and memory that may be taken."""
-LIMIT_S, LIMIT_MB = 30 / PART, 1500 / PART
 
 
 @pytest.fixture(scope="module")
@@ -146,17 +104,40 @@ def test_texts_are_those_of_transformers(tokenizer: PreTrainedTokenizerBase, sou
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
-def test_a_template_without_end_is_refused_in_one_line(
-    tokenizer: PreTrainedTokenizerBase, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(templates, "BUDGET", templates.BUDGET // PART)
+def test_a_template_without_end_is_refused_in_one_line(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
     tokenizer.chat_template = source
-    began, peak = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    templates._child.close()  # its times would count
+    began, peak = process_times(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ModelError, match=r"^.*: its chat template fails \(.*\); fix it, or use") as caught:
         chat_text(tokenizer, MESSAGES, reply_follows=True)
     assert "\n" not in str(caught.value)
-    assert time.process_time() - began < LIMIT_S
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < LIMIT_MB * 1024
+    assert process_times() - began < templates.SECONDS + 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 2**10 * 100
+    tokenizer.chat_template = "{{ messages[1].content }}"
+    assert chat_text(tokenizer, MESSAGES, reply_follows=True) == " Hi, <b>you</b> "
+
+
+def process_times() -> float:
+    """CPU seconds of this process and of those of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def test_an_interrupted_question_gets_no_other_s_answer(
+    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    assert chat_text(tokenizer, [{"role": "user", "content": "one"}], reply_follows=False) == "one"
+    process = templates._child._process
+    assert process and process.stdout
+    monkeypatch.setattr(process.stdout, "readline", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        chat_text(tokenizer, [{"role": "user", "content": "two"}], reply_follows=False)
+    assert chat_text(tokenizer, [{"role": "user", "content": "three"}], reply_follows=False) == "three"
+    process.communicate()
+
+
+def interrupt() -> str:
+    raise KeyboardInterrupt
 
 
 def test_a_long_conversation_is_not_refused(tokenizer: PreTrainedTokenizerBase) -> None:
