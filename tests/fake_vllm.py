@@ -9,7 +9,6 @@ Torch is imported where weights are touched: most workers touch none, and it tak
 """
 
 import os
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,17 +19,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from gloo_nccl import GlooCommunicator
-
 GIB = 2**30
 WORKING = GIB
 """What an engine takes besides weights and cache; less than the plan's guess."""
 LEFT_ASLEEP = GIB // 2
 UUID = "00000000-1111-2222-3333-444444444444"
 """The GPU's id."""
-PACKING = {"packed", "packed_buffer_size_bytes", "packed_num_buffers"}
-JOINING = {"master_address", "master_port", "rank_offset", "world_size"} | PACKING
-DESCRIBED = {"names", "dtype_names", "shapes"}
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,6 @@ class LLMEngine:
     stale: bool = False
     transfer: dict[str, Any] | None = None
     updating: "dict[str, torch.Tensor] | None" = None
-    group: "GlooCommunicator | None" = None
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> "LLMEngine":
@@ -132,39 +125,14 @@ class LLMEngine:
         self.weights = weights_path
         self.gpu.note(f"{self.name} loads")
 
-    @property
-    def backend(self) -> str:
-        config: dict[str, str] | None = getattr(self.args, "weight_transfer_config", None)
-        if config is None:
-            raise RuntimeError("Weight transfer not configured. Please set weight_transfer_config to enable it.")
-        return config["backend"]
-
     def _init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        if self.backend == "nccl":
-            self._join(**_checked(init_info, JOINING, JOINING - PACKING, "init_info for NCCLWeightTransferEngine"))
-            return
+        assert getattr(self.args, "weight_transfer_config", None) == {"backend": "ipc"}
         _checked(init_info, {"packed"}, set(), "init_info for IPCWeightTransferEngine")
         assert self.transfer is None, "a second handshake"
         self.transfer = init_info
 
-    def _join(self, master_address: str, master_port: int, rank_offset: int, world_size: int, **packing: Any) -> None:
-        """As the ``nccl`` transfer, in a vLLM of one process."""
-        from gloo_nccl import GlooCommunicator
-
-        assert self.group is None, "a second group beside the first"
-        self.transfer = {"packed": False, "packed_buffer_size_bytes": GIB} | packing
-        self.group = GlooCommunicator(master_address, master_port, rank_offset, world_size)
-        self.gpu.note(f"{self.name} joins as {rank_offset} of {world_size}")
-
-    def _shutdown_weight_transfer_engine(self) -> None:
-        if self.updating is not None:
-            raise RuntimeError("Cannot release a trainer connection during a weight update")
-        if self.group is not None:
-            self.group.destroy()
-            self.group = None
-
     def _start_weight_update(self) -> None:
-        if self.backend == "ipc" and self.transfer is None:
+        if self.transfer is None:
             raise RuntimeError("Weight transfer not configured.")
         if self.updating is not None:
             raise RuntimeError("start_weight_update called while a weight update is already active.")
@@ -176,26 +144,7 @@ class LLMEngine:
     def _update_weights(self, update_info: dict[str, Any]) -> None:
         if self.updating is None:
             raise RuntimeError("start_weight_update must be called before update_weights.")
-        if self.backend == "nccl":
-            try:
-                self._receive(_checked(update_info, DESCRIBED, DESCRIBED, "update_info for NCCLWeightTransferEngine"))
-            except BaseException:
-                self.updating = None
-                raise
-            return
         self._open(update_info)
-
-    def _receive(self, update_info: dict[str, Any]) -> None:
-        """As the ``nccl`` transfer: what the trainer broadcasts."""
-        from gloo_nccl import received
-
-        if self.group is None or self.transfer is None or self.updating is None:
-            raise RuntimeError("NCCL weight transfer not initialized. Call init_transfer_engine() first.")
-        assert self.transfer["packed"]
-        for name, weight in received(update_info, self.group, self.transfer["packed_buffer_size_bytes"]):
-            self.updating[name] = weight
-            _die_once()
-        self.gpu.note(f"{self.name} takes {len(self.updating)} weights by nccl")
 
     def _open(self, update_info: dict[str, Any]) -> None:
         """As the ``ipc`` transfer, packed: a buffer that another process has on the same GPU."""
@@ -284,16 +233,6 @@ def _checked(info: dict[str, Any], known: set[str], needed: set[str], what: str)
     if missing := sorted(needed - info.keys()):
         raise ValueError(f"Invalid {what}: __init__() missing {len(missing)} required arguments: {missing[0]!r}")
     return info
-
-
-def _die_once() -> None:
-    """End the process that comes here first, if the environment asks for it."""
-    if mark := os.environ.get("FAKE_DIES"):
-        try:
-            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def installed(folder: Path, gpu: FakeGPU, weights: float) -> dict[str, str]:

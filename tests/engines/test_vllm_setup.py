@@ -265,8 +265,8 @@ def test_adapters_of_one_base_share_a_vllm(
     assert [engine.adapter for engine in found] == [1, 0, 2, 0]
     shared, other = found[0].pool, found[3].pool
     assert [engine.pool for engine in found] == [shared, shared, shared, other]
-    assert (shared.arguments["model"], shared.arguments["max_lora_rank"]) == (names[1], 32)  # 24 has no kernels
     assert isinstance(shared, FakePool) and isinstance(other, FakePool)
+    assert (shared.arguments["model"], shared.arguments["max_lora_rank"]) == (names[1], 32)  # 24 has no kernels
     assert shared.adapters == (names[0], names[2])
     assert (other.arguments["model"], other.adapters) == (names[3], ())
     assert "enable_lora" not in other.arguments

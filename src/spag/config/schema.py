@@ -113,12 +113,11 @@ class EngineConfig(Section):
 class PlannedEngine(EngineConfig):
     """An engine of online steps according to the memory plan (``spag.planning.here``): ``memory`` is its share of the
     GPU, ``sleep`` the level at which vLLM sleeps while the trainer trains (0: it stays awake). ``in_turn``: the
-    policy's copies take turns in one engine. ``nccl``: whole models get new weights by NCCL, from other devices.
+    policy's copies take turns in one engine.
     """
 
     sleep: Literal[0, 1, 2] = 0
     in_turn: bool = False
-    nccl: bool = False
 
 
 class ArenaSampling(SamplingConfig):

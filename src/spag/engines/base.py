@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from spag.core.errors import EngineError
 from spag.core.options import SamplingConfig
@@ -122,16 +122,6 @@ class RequestError(EngineError):
     """A request that an engine cannot answer. The engine goes on with others."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPlace:
-    """The ranks from ``rank`` on in a group of ``size`` processes, which meet at ``address`` and ``port``."""
-
-    address: str
-    port: int
-    size: int
-    rank: int = 0
-
-
 class Engine(ABC):
     """Generates completions for one model. By default, what only some engines can do does nothing or is refused."""
 
@@ -177,23 +167,6 @@ class Engine(ABC):
         match the model's. They may change while nothing is in flight; pass them again before the next request.
         """
         self.update_weights(weights)
-
-    def group_size(self) -> tuple[str, int] | str:
-        """Return how the engine would join a group with a trainer on another device, which broadcasts new weights: the
-        version of what broadcasts, equal in the whole group, and how many processes take part; or the reason why it
-        cannot.
-        """
-        return f"{type(self).__name__} can join no group"
-
-    def join_group(self, place: GroupPlace) -> str | None:
-        """Join such a group, and leave the previous one; returns when all have joined, or the reason why it cannot."""
-        raise NotImplementedError
-
-    def receive_weights(self, update: "Mapping[str, Any]") -> None:
-        """Like ``update_weights``, with weights that the trainer broadcasts meanwhile: ``update`` describes them.
-        Raises ``EngineError``; then the engine is of no more use.
-        """
-        raise NotImplementedError
 
     def rest(self) -> bool:
         """Release GPU memory, if it was opened to; the next request or new weights reclaim it. Returns whether weights

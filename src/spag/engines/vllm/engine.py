@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from spag.core.errors import EngineError
 from spag.core.options import SamplingConfig
 from spag.core.thinking import CLOSE, END_OF_ANSWER, OPEN
-from spag.engines.base import Completion, Engine, FinishReason, GroupPlace, Request, RequestError, token_limit
+from spag.engines.base import Completion, Engine, FinishReason, Request, RequestError, token_limit
 from spag.engines.prompts import TokenizedRequest, tokenize
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import MAX_TEMPERATURE
@@ -78,15 +78,6 @@ class VLLMEngine(Engine):
         its ``PeftModel``. The base model changes for all its adapters. Nothing may be in flight on the pool.
         """
         self.pool.update_weights(weights, self.adapter)
-
-    def group_size(self) -> tuple[str, int] | str:
-        return self.pool.group_size()
-
-    def join_group(self, place: GroupPlace) -> str | None:
-        return self.pool.join_group(place)
-
-    def receive_weights(self, update: Mapping[str, Any]) -> None:
-        self.pool.receive_weights(update)
 
     def rest(self) -> bool:
         """See ``Engine``: all engines of the pool rest, and wake at the next request or weights."""

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
@@ -26,9 +26,6 @@ from typing import IO, Any
 from torch import Tensor
 
 from spag.core.errors import EngineError
-from spag.engines.base import GroupPlace
-from spag.engines.vllm.broadcast import broadcast_info
-from spag.engines.vllm.setup import installed_vllm
 from spag.engines.vllm.transfer import AdapterFolders, WeightTransfer
 from spag.engines.vllm.worker import WorkerOrder, WorkerOutput, WorkerRequest
 
@@ -143,7 +140,6 @@ class VLLMPool:
     ) -> None:
         started = time.monotonic()
         self.max_length = int(arguments["max_model_len"])
-        self.arguments = arguments
         self._callbacks: dict[str, Callable[[WorkerOutput], None]] = {}
         self._keys = itertools.count(1)
         self._sleep, self._asleep = sleep, False
@@ -199,29 +195,6 @@ class VLLMPool:
             self._learned, self._dropped = True, False
         self._asleep = False  # they wake sleeping replicas
 
-    def group_size(self) -> tuple[str, int] | str:
-        """See ``Engine``. An engine of adapters has another transfer."""
-        if (transfer := self.arguments["weight_transfer_config"]["backend"]) != "nccl":
-            return f"its vLLM takes weights by {transfer}"
-        version, _ = installed_vllm() or ("", False)
-        return version, len(self._replicas) * int(self.arguments["tensor_parallel_size"])
-
-    def join_group(self, place: GroupPlace) -> str | None:
-        """See ``Engine``: every process has a rank, replica by replica."""
-        each = int(self.arguments["tensor_parallel_size"])
-        return self._tell(
-            WorkerOrder("join", (broadcast_info(place) | {"rank_offset": place.rank + number * each},))
-            for number in range(len(self._replicas))
-        )
-
-    def receive_weights(self, update: Mapping[str, Any]) -> None:
-        """See ``Engine``."""
-        if self._callbacks:
-            raise EngineError("weights change only between requests")
-        self._tell_all("take", update)
-        self._tell_all("finish")
-        self._learned, self._dropped, self._asleep = True, False, False
-
     def rest(self, *, asleep: bool) -> bool:
         """Let all replicas release their GPU memory, or reclaim it; return whether the base model's new weights were
         lost.
@@ -240,12 +213,9 @@ class VLLMPool:
         return self._dropped
 
     def _tell_all(self, method: str, *arguments: Any) -> str | None:
-        return self._tell(WorkerOrder(method, arguments) for _ in self._replicas)
-
-    def _tell(self, messages: Iterable[WorkerOrder]) -> str | None:
-        """Send each replica its order and wait until all have completed it, or one says why it cannot."""
-        for replica, message in zip(self._replicas, messages, strict=True):
-            replica.send(message)
+        """Send each replica an order and wait until all have completed it, or one says why it cannot."""
+        for replica in self._replicas:
+            replica.send(WorkerOrder(method, arguments))
         refusals = [replica.receive() for replica in self._replicas]
         return next(filter(None, refusals), None)
 

@@ -1,7 +1,7 @@
 """The weights in vLLM's process: they sleep, wake and change between requests.
 
-New weights of the base model use vLLM's weight transfer: ``init_weight_transfer_engine`` once (for ``nccl``: for each
-group), then for each update ``start_weight_update``, ``update_weights`` part by part, ``finish_weight_update``.
+New weights of the base model use vLLM's weight transfer: ``init_weight_transfer_engine`` once, then for each update
+``start_weight_update``, ``update_weights`` part by part, ``finish_weight_update``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,16 @@ _STEPS = 10  # that vLLM may take to drop requests
 
 
 class ServedWeights:
-    """The weights in a running vLLM, initially those of the folder ``model`` and its adapters' ``folders``.
-    ``transfer`` is the backend that vLLM was started with. A ``WorkerOrder`` calls one of the public methods.
+    """The weights in a running vLLM, initially those of the folder ``model`` and its adapters' ``folders``. A
+    ``WorkerOrder`` calls one of the public methods.
     """
 
-    def __init__(self, engine: Any, model: str, folders: Sequence[str], transfer: str) -> None:
+    def __init__(self, engine: Any, model: str, folders: Sequence[str]) -> None:
         self.adapters = {index: _adapter(index, path) for index, path in enumerate(folders, 1)}
         self._engine, self._model = engine, model
         self._asleep: set[str] = set()
         self._level = 0
-        self._ready, self._taking = transfer != "ipc", False
+        self._ready = self._taking = False
 
     def sleep(self, level: int) -> None:
         """Send the engine to sleep at ``level``, or wake it (0).
@@ -47,26 +47,14 @@ class ServedWeights:
         self._engine.add_lora(_adapter(adapter, folder, new=True))
         self.adapters[adapter] = _adapter(adapter, folder)
 
-    def join(self, place: Mapping[str, Any]) -> str | None:
-        """Join a group of the ``nccl`` transfer at ``place``, vLLM's ``init_info``, and leave the previous one; return
-        the reason if vLLM refuses.
-        """
-        try:
-            self._engine.collective_rpc("shutdown_weight_transfer_engine")
-            self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": place})
-        except (ValueError, RuntimeError) as error:
-            return first_line(error)
-        return None
-
     def take(self, update: Mapping[str, Any]) -> str | None:
         """Take a chunk of new weights of the base model. Wakes the engine if it sleeps.
 
         ``update``: vLLM's ``update_info``, whose ``ipc_handles`` give the buffer by GPU id, or under ``HOST`` in which
-        file; without them the trainer broadcasts. Returns why the buffer cannot be opened. Raises vLLM's errors of a
-        broadcast: part of it may be loaded.
+        file. Returns why the buffer cannot be opened.
         """
         self._wake("weights")
-        handles, is_first = update.get("ipc_handles", {}), not self._taking
+        handles, is_first = update["ipc_handles"], not self._taking
         if not self._ready:
             self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": True}})
             self._ready = True
@@ -79,7 +67,7 @@ class ServedWeights:
         try:
             self._engine.collective_rpc("update_weights", kwargs={"update_info": update})
         except (ValueError, RuntimeError) as error:
-            if not (handles and is_first):
+            if not is_first:  # part of the weights is loaded
                 raise
             self._taking = False  # vLLM has ended the update
             return first_line(error)

@@ -183,7 +183,6 @@ def engine_arguments(
     and ``free_bytes`` the free memory (both only for the CPU's cache).
     """
     engine, length = settings.engine, context_length(settings.engine.max_length, model_positions)
-    by_nccl = engine.nccl and not (settings.on_cpu or settings.adapters)  # those go other ways
     arguments: dict[str, Any] = {
         "model": settings.model,
         "tokenizer": settings.model,
@@ -199,7 +198,7 @@ def engine_arguments(
         "generation_config": "vllm",  # no sampling defaults from the model's folder
         "logprobs_mode": "processed_logprobs",  # under the sampling distribution; the extension adds the raw ones
         "worker_extension_cls": "spag.engines.vllm.extension.WorkerExtension",
-        "weight_transfer_config": {"backend": "nccl" if by_nccl else "ipc"},
+        "weight_transfer_config": {"backend": "ipc"},
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "seed": 0,

@@ -1,4 +1,4 @@
-"""New weights for vLLM's processes. ``broadcast.py`` transfers them to other devices.
+"""New weights for vLLM's processes.
 
 Whole models take vLLM's ``ipc`` weight transfer: chunk by chunk through a buffer that both sides have open. Each GPU
 that vLLM runs on has a buffer, which its processes open by CUDA IPC, so weights on the same GPU never leave it. If that
@@ -51,14 +51,14 @@ class WeightTransfer:
 
     def __init__(self, arguments: Mapping[str, Any], gpus: Sequence[int]) -> None:
         self._name: str = arguments["model"]
-        self.dtype: torch.dtype = getattr(torch, arguments["dtype"])
+        self._dtype: torch.dtype = getattr(torch, arguments["dtype"])
         self._trust_remote_code: bool = arguments["trust_remote_code"]
-        self._gpus, self._by_ipc = gpus, bool(gpus) and arguments["weight_transfer_config"]["backend"] == "ipc"
+        self._gpus, self._by_ipc = gpus, bool(gpus)
         self._model: PreTrainedModel | None = None
 
     def send(self, weights: Mapping[str, Tensor], tell: Tell) -> None:
         """Send ``weights``, all of the model's, by their names in the loaded model. Raises ``EngineError``."""
-        named = self.as_in_files(weights)
+        named = self._as_in_files(weights)
         if self._by_ipc and (refusal := self._try(named, gpu_buffers(self._gpus, self._size(named)), tell)):
             self._by_ipc = False
             logger.warning("new weights take the way over host memory, not CUDA IPC: %s", refusal)
@@ -77,7 +77,7 @@ class WeightTransfer:
             return first_line(error)
         return None
 
-    def as_in_files(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _as_in_files(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return ``weights`` by their names in files, which vLLM knows: all trained ones, and any frozen ones.
         Buffers, which saved models have too, never change.
         """
@@ -94,7 +94,7 @@ class WeightTransfer:
         return found
 
     def _bytes(self, weight: Tensor) -> int:
-        return weight.numel() * self.dtype.itemsize
+        return weight.numel() * self._dtype.itemsize
 
     def _size(self, named: Mapping[str, Tensor]) -> int:
         sizes = [self._bytes(weight) for weight in named.values()]
@@ -118,17 +118,14 @@ class WeightTransfer:
         for buffer in buffers:
             parts = buffer[: sum(sizes)].split_with_sizes(sizes)
             for part, (_, weight) in zip(parts, chunk, strict=True):
-                part.view(self.dtype).copy_(weight.reshape(-1))
+                part.view(self._dtype).copy_(weight.reshape(-1))
             if buffer.is_cuda:
                 torch.cuda.synchronize(buffer.device)
-        return {**self.described(chunk), "tensor_sizes": sizes}
-
-    def described(self, chunk: Sequence[tuple[str, Tensor]]) -> dict[str, Any]:
-        """Return what every ``update_info`` of vLLM says of its weights."""
         return {
             "names": [name for name, _ in chunk],
-            "dtype_names": [str(self.dtype).removeprefix("torch.")] * len(chunk),
+            "dtype_names": [str(self._dtype).removeprefix("torch.")] * len(chunk),
             "shapes": [list(weight.shape) for _, weight in chunk],
+            "tensor_sizes": sizes,
         }
 
 

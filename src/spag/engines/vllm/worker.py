@@ -81,7 +81,7 @@ def serve(pipe: Connection) -> None:
 
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
     engine.collective_rpc("extend_sampler", args=(token_count,))
-    weights = ServedWeights(engine, arguments["model"], folders, arguments["weight_transfer_config"]["backend"])
+    weights = ServedWeights(engine, arguments["model"], folders)
     _send(pipe, None)
     cold, shown = True, 0.0
     while True:

@@ -8,23 +8,23 @@ memory. Online learning keeps the actors across plays and sends them new weights
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
-from spag.core.errors import ConfigError, EngineError
+from spag.core.errors import ConfigError, EngineError, SpagError, first_line
+from spag.engines.base import RequestError
 from spag.games.base import Game
 from spag.rollout.ray.connection import connected, nodes
-from spag.rollout.ray.group import EngineGroup, reason_of_loss
 from spag.rollout.ray.queue import GameQueue
-from spag.rollout.ray.weights import NewWeights
+from spag.rollout.ray.weights import NewWeights, pack
 from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, PlayStats
 
@@ -81,7 +81,6 @@ class RayPlayers:
         self._current: tuple[Game, Mapping[str, str]] | None = None  # the game, and the player of each role
         self.losses = 0
         self.workers: list[_PlayWorker] = []
-        self.group: EngineGroup | None = None  # of engines that get new weights by NCCL
         self._updates: list[NewWeights] = []
         self._numbers = 0
         stack.callback(self.close)
@@ -111,29 +110,21 @@ class RayPlayers:
                 yield episodes
             self._replace_hung()
 
-    def update_weights(self, weights: "Mapping[str, Tensor]", player: str, *, steady: bool = False) -> None:
+    def update_weights(self, weights: "Mapping[str, Tensor]", player: str) -> None:
         """Give new weights to the engine of ``player`` in every worker, including later replacements of lost ones.
-        Returns at once, or when the engines in ``group`` have them.
+        Returns at once.
 
         See ``Engine.update_weights``; each engine takes them before its next game, and one that cannot counts as lost.
-        Values are copied now, and may change afterwards; ``steady`` ones do not change until ``forget``, and are copied
-        only if an engine outside the group needs them. Raises ``EngineError`` while games of the last play are left.
+        Values are copied now, and may change afterwards. Raises ``EngineError`` while games of the last play are left.
         """
         if self.queue.left:
             raise EngineError("weights change only between plays")
-        update = NewWeights(player, frozenset(weights), weights)
-        self._updates = [older for older in self._updates if not update.replaces(older)]
-        taken = self._broadcast(weights, player)
+        names = frozenset(weights)
+        self._updates = [older for older in self._updates if older.player != player or not older.names <= names]
+        update = NewWeights(player, names, ray.put(pack(weights)))  # after the older ones have left the object store
         self._updates.append(update)
-        others = [worker for worker in self.workers if worker.number not in taken]
-        if others or not steady:
-            update.hold()
-        for worker in others:
-            worker.calls.append(worker.actor.update_weights.remote(update.hold(), player))
-
-    def forget(self) -> None:
-        """Let go of ``steady`` weights: play has ended, and the next one has others."""
-        self._updates = [update for update in self._updates if update.held is not None]
+        for worker in self.workers:
+            worker.calls.append(worker.actor.update_weights.remote(update.packed, player))
 
     def close(self) -> None:
         """Stop all workers; engines with their own processes get a moment to end them."""
@@ -142,31 +133,6 @@ class RayPlayers:
             ray.wait(closing, num_returns=len(closing), timeout=5.0)
         for worker in self.workers:
             ray.kill(worker.actor)
-        if self.group is not None:
-            self.group.close()
-
-    def _broadcast(self, weights: "Mapping[str, Tensor]", player: str) -> Collection[int]:
-        """Give weights to the engines in the group; return the numbers of their workers. Replaces lost ones."""
-        if self.group is None or self.group.refused or player != self.group.player:
-            return ()
-        self._settle()
-        workers = {worker.number: worker for worker in self.workers if worker.phase is _Phase.PLAYING}
-        sent = self.group.send(weights, {number: worker.actor for number, worker in workers.items()})
-        for number, why in sent.lost.items():
-            self._replace(workers[number], why)
-        return sent.given.keys()
-
-    def _settle(self) -> None:
-        """Wait until workers that play have nothing more to do; others need not have opened their engines."""
-        for worker in self.workers:
-            worker.last_seen = time.monotonic()
-        while busy := [worker for worker in self.workers if worker.calls]:
-            ready = self._ready_workers()
-            for worker in ready:
-                self._receive(worker)
-            self._replace_hung()
-            if not ready and all(worker.phase is not _Phase.PLAYING for worker in busy):
-                return
 
     def _start_worker(self) -> None:
         self._numbers += 1
@@ -176,7 +142,7 @@ class RayPlayers:
         calls = deque([actor.ready.remote(), actor.open.remote(self.job)])
         if self._current is not None:
             calls.append(actor.assign.remote(*self._current))
-        calls.extend(actor.update_weights.remote(update.hold(), update.player) for update in self._updates)
+        calls.extend(actor.update_weights.remote(update.packed, update.player) for update in self._updates)
         self.workers.append(_PlayWorker(self._numbers, actor, calls))
 
     def _ready_workers(self) -> list[_PlayWorker]:
@@ -191,7 +157,7 @@ class RayPlayers:
         try:
             answer = ray.get(worker.calls.popleft())
         except RayError as error:
-            self._replace(worker, reason_of_loss(error))
+            self._replace(worker, _reason_of_loss(error))
             return []
         worker.last_seen = time.monotonic()
         episodes = []
@@ -244,6 +210,17 @@ class RayPlayers:
 def _has_answered(worker: _PlayWorker) -> bool:
     """Whether a reply waits to be read: then this process was late, as with a slow disk, or when it was stopped."""
     return bool(worker.calls and ray.wait([worker.calls[0]], timeout=0.0)[0])
+
+
+def _reason_of_loss(error: RayError) -> str:
+    """Return why an actor is lost: its process or its engine has ended. Raises any other error: a model or a prompt
+    that fails on one node fails on all.
+    """
+    if not isinstance(error, RayTaskError):
+        return f"{type(error).__name__}: {first_line(error, 150)}"
+    if isinstance(error.cause, EngineError) and not isinstance(error.cause, RequestError):
+        return first_line(error.cause)
+    raise (error.cause if isinstance(error.cause, SpagError) else error) from None
 
 
 def _layout(job: PlayJob, cluster: ClusterConfig) -> tuple[int, dict[str, float]]:

@@ -1,9 +1,8 @@
 """Online steps played by Ray actors, on GPUs and nodes that do not train: ``RayStepPlayer``.
 
 The first training process controls the actors: it hands out the games of a step, writes them as they end, and sends new
-weights once per step, by NCCL to vLLM on GPUs (``group.py``), else through Ray's object store. The other training
-processes only train. A step's games are determined by seed and step, so they are the same games that the training
-processes would play.
+weights once per step through Ray's object store. The other training processes only train. A step's games are
+determined by seed and step, so they are the same games that the training processes would play.
 """
 
 import logging
@@ -14,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spag.algorithms.settings import SELF, opponent_group
-from spag.config.schema import ClusterConfig, ModelConfig, PlannedEngine
+from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.episodes import Episode
 from spag.engines.base import Player
 from spag.engines.players import endpoint_environment, gpus_of
@@ -22,7 +21,6 @@ from spag.games.base import Game
 from spag.models.finding import cache_folder
 from spag.rollout.matchmaking import Pairing
 from spag.rollout.ray.driver import RayPlayers
-from spag.rollout.ray.group import EngineGroup, log_refusal
 from spag.rollout.ray.weights import fetch, publish
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats
@@ -30,8 +28,6 @@ from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, models_of
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from spag.engines.vllm.broadcast import WeightBroadcast
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +45,7 @@ class RayStepPlayer(StepPlayer):
 
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         if self._actors is not None:
-            self._actors.update_weights(weights, _key(self.first_game, name), steady=not self.settings.overlap)
-
-    def rest(self) -> None:
-        super().rest()
-        if self._actors is not None:
-            self._actors.forget()
+            self._actors.update_weights(weights, _key(self.first_game, name))
 
     def copy_weights(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
         return {} if self._actors is None else super().copy_weights(weights)
@@ -76,25 +67,12 @@ class RayStepPlayer(StepPlayer):
         models = {name: self.model_of(name) for name in {POLICY, *self.settings.met} - {SELF}}
         gpus = gpus_of(list(models.values()), self.engine)
         models = {name: publish(model, self.cluster.storage) for name, model in models.items()}
-        end: WeightBroadcast | str = "no engine is on a GPU"
-        if gpus:
-            from spag.engines.vllm.broadcast import open_broadcast  # noqa: PLC0415 - imports torch
-
-            end = open_broadcast(self.policy)
-        engine = PlannedEngine(**self.engine.model_dump() | {"nccl": not isinstance(end, str)})
-        own = StepPlayer(self.folder, self.mix, models[POLICY], engine, self.settings, self.seed)
+        own = StepPlayer(self.folder, self.mix, models[POLICY], self.engine, self.settings, self.seed)
         in_flight = self.engine.games_in_flight(len(models_of(models)))
         opener = partial(_open_players, own, models)
         job = PlayJob(opener, in_flight, gpus, endpoint_environment(models.values()))
         cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
-        players = RayPlayers(job, cluster, self._stack, logger.info, most=count)
-        if "num_gpus" not in players.resources:
-            return players
-        if isinstance(end, str):
-            log_refusal(end)
-        else:
-            players.group = EngineGroup(end, _key(self.first_game, POLICY), self.cluster.deadline)
-        return players
+        return RayPlayers(job, cluster, self._stack, logger.info, most=count)
 
 
 def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: ExitStack) -> dict[str, Player]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec  # type: ignore[import-untyped]
-import ray
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError, StorageError, first_line
@@ -93,21 +92,11 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
 
 @dataclass(slots=True)
 class NewWeights:
-    """New weights for the engine of ``player``. ``held``: where Ray's object store has them, if it does."""
+    """New weights for the engine of ``player``. ``packed``: where Ray's object store has them."""
 
     player: str
     names: frozenset[str]
-    weights: "Mapping[str, Tensor]"
-    held: Any = None
-
-    def replaces(self, older: "NewWeights") -> bool:
-        return self.player == older.player and older.names <= self.names
-
-    def hold(self) -> Any:
-        """Return where the object store has the weights; they are copied there once."""
-        if self.held is None:
-            self.held, self.weights = ray.put(pack(self.weights)), {}
-        return self.held
+    packed: Any
 
 
 def pack(weights: "Mapping[str, Tensor]") -> dict[str, tuple[Any, str, tuple[int, ...]]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
-from spag.engines.base import GroupPlace, Player
+from spag.engines.base import Player
 from spag.games.base import Game
 from spag.rollout.ray.weights import unpack
 from spag.rollout.runner import GameSpec, PlayStats, Runner, total_concurrency
@@ -88,18 +88,6 @@ class PlayWorker:
     def update_weights(self, packed: Mapping[str, Any], name: str) -> None:
         """Give new weights, packed, to the engine of the player ``name``. Raises ``EngineError``."""
         self._opened[name].engine.update_weights(unpack(packed))
-
-    def group_size(self, name: str) -> tuple[str, int] | str:
-        """See ``Engine``, for the engine of the player ``name``."""
-        return self._opened[name].engine.group_size()
-
-    def join_group(self, name: str, place: GroupPlace) -> str | None:
-        """See ``Engine``. Raises ``EngineError`` if the engine has ended."""
-        return self._opened[name].engine.join_group(place)
-
-    def receive_weights(self, name: str, update: Mapping[str, Any]) -> None:
-        """See ``Engine``."""
-        self._opened[name].engine.receive_weights(update)
 
     def close(self) -> None:
         """Close the engines and everything they started."""
