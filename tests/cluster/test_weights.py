@@ -102,6 +102,13 @@ def test_an_unknown_kind_of_storage(checkpoint: ModelConfig) -> None:
         publish(checkpoint, "nowhere://x")
 
 
+def test_weights_travel_as_the_engines_have_them() -> None:
+    weights = {"a": torch.nn.Parameter(torch.tensor([[1.0, 0.1], [3.0, -2.7]]))}
+    [(flat, dtype, shape)] = pack(weights, "bfloat16").values()
+    assert (len(flat), dtype, shape) == (8, "bfloat16", (2, 2))
+    assert torch.equal(unpack({"a": (flat, dtype, shape)})["a"], weights["a"].detach().bfloat16())
+
+
 def test_packed_weights_arrive_as_they_were() -> None:
     oriented = torch.arange(6.0).reshape(2, 3).T
     weights = {

@@ -61,7 +61,7 @@ class _Child:
         with self._lock:
             # none while a question is open: its answer would be taken for another's after an interrupt
             process, self._process = self._process, None
-            if process is None or self._owner != os.getpid():  # forks must not share one
+            if process is None or process.poll() is not None or self._owner != os.getpid():  # forks must not share one
                 process, self._owner = _started(), os.getpid()
             assert process.stdin and process.stdout
             process.stdin.write(question + "\n")

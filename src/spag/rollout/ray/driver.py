@@ -110,9 +110,9 @@ class RayPlayers:
                 yield episodes
             self._replace_hung()
 
-    def update_weights(self, weights: "Mapping[str, Tensor]", player: str) -> None:
+    def update_weights(self, weights: "Mapping[str, Tensor]", player: str, dtype: str | None = None) -> None:
         """Give new weights to the engine of ``player`` in every worker, including later replacements of lost ones.
-        Returns at once.
+        They travel in ``dtype``, or as they are. Returns at once.
 
         See ``Engine.update_weights``; each engine takes them before its next game, and one that cannot counts as lost.
         Values are copied now, and may change afterwards. Raises ``EngineError`` while games of the last play are left.
@@ -121,7 +121,9 @@ class RayPlayers:
             raise EngineError("weights change only between plays")
         names = frozenset(weights)
         self._updates = [older for older in self._updates if older.player != player or not older.names <= names]
-        update = NewWeights(player, names, ray.put(pack(weights)))  # after the older ones have left the object store
+        update = NewWeights(
+            player, names, ray.put(pack(weights, dtype))
+        )  # after the older ones have left the object store
         self._updates.append(update)
         for worker in self.workers:
             worker.calls.append(worker.actor.update_weights.remote(update.packed, player))

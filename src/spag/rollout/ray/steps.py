@@ -45,7 +45,8 @@ class RayStepPlayer(StepPlayer):
 
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         if self._actors is not None:
-            self._actors.update_weights(weights, _key(self.first_game, name))
+            dtype = None if self.settings.lora else self.policy.dtype  # as the engines will have them
+            self._actors.update_weights(weights, _key(self.first_game, name), dtype)
 
     def copy_weights(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
         return {} if self._actors is None else super().copy_weights(weights)

@@ -99,18 +99,16 @@ class NewWeights:
     packed: Any
 
 
-def pack(weights: "Mapping[str, Tensor]") -> dict[str, tuple[Any, str, tuple[int, ...]]]:
-    """Return each weight's bytes, (N,) uint8, dtype and shape. On the CPU no memory is copied."""
+def pack(weights: "Mapping[str, Tensor]", dtype: str | None = None) -> dict[str, tuple[Any, str, tuple[int, ...]]]:
+    """Return each weight's bytes, (N,) uint8, in ``dtype`` if given; its dtype; and its shape."""
     import torch  # noqa: PLC0415 - slow, and only learning needs it
 
-    return {
-        name: (
-            weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(),
-            str(weight.dtype).removeprefix("torch."),
-            tuple(weight.shape),
-        )
-        for name, weight in weights.items()
-    }
+    found = {}
+    for name, weight in weights.items():
+        data = weight.detach().to(getattr(torch, dtype) if dtype else weight.dtype).cpu().contiguous()
+        kind = str(data.dtype).removeprefix("torch.")
+        found[name] = data.reshape(-1).view(torch.uint8).numpy(), kind, tuple(weight.shape)
+    return found
 
 
 def unpack(packed: "Mapping[str, tuple[Any, str, tuple[int, ...]]]") -> "dict[str, Tensor]":
