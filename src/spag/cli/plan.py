@@ -96,11 +96,11 @@ def doctor_command(config_names: tuple[str, ...], as_json: bool) -> None:
     Prints the commands that install what is missing. CONFIG is a preset or a YAML file, by default kuhn and demo. Exit
     status 1: torch or transformers is missing or broken, so no model can play; 3: a CONFIG needs more memory.
     """
-    from spag.planning.doctor import Status, examine, examine_presets, look_around
+    from spag.planning.doctor import Status, examine, examine_presets
 
-    machine = look_around()
     runs = list(examine_presets(config_names or DEFAULT_PRESETS))
-    findings, can_play = [*examine(machine), *runs], machine.torch_trouble is None
+    findings = [*examine(), *runs]
+    can_play = not any(one.name == "transformers" and one.status is Status.MISSING for one in findings)
     fits = not any(one.status is Status.MISSING for one in runs)
     if as_json:
         print_json({"can_play": can_play, "fits": fits, "findings": findings})
