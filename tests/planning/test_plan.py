@@ -21,7 +21,7 @@ from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.core.types import Split
-from spag.engines.transformers import engine, slots
+from spag.engines.transformers import slots
 from spag.engines.vllm import transfer
 from spag.games.base import Game
 from spag.games.registry import get
@@ -557,7 +557,6 @@ def test_too_few_games_to_imitate_are_named_with_the_option_that_names_more() ->
 def test_constants_are_still_those_of_what_imports_torch() -> None:
     assert (forward.CHUNK, forward.CHUNK_ON_GPU) == (memory.CHUNK, memory.CHUNK_ON_GPU)
     assert slots.GROWTH == memory.SLOT
-    assert engine.KNOWN == memory.KNOWN
     assert transfer.BUFFER_BYTES == memory.BUFFER
 
 
@@ -688,8 +687,3 @@ def test_equal_beginnings_are_computed_once_and_all_tokens_are_drawn() -> None:
     assert kuhn.drawn == pytest.approx(4 * kuhn.parts)
     assert kuhn.trained == pytest.approx(4 * 24 / samples.EXAMPLES)
     assert taboo.trained == pytest.approx(taboo.drawn)
-    slow, fast = (
-        play_hours(SMOLLM, EngineConfig(), replace(WORK, drawn=drawn), cpu(2e10, 15e10), 1, 32.0, 4, Assumptions())
-        for drawn in (1e6, 0.0)
-    )
-    assert (slow - fast) * 3600 == pytest.approx(1e6 * 49_152 * 2e-8)

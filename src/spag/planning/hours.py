@@ -27,16 +27,9 @@ transformers engine, a few.
 """
 _MACHINE = 8
 """GPUs in an A100 or H100 machine."""
-_OF_PRODUCTS = {4: 0.55, 2: 0.3}
-"""Share of the speed of matrix products that training reaches on a CPU, by bytes per number: measured here with
-SmolLM2-135M, in rows of 400 to 900 tokens. bfloat16 products are so fast (AVX512-BF16) that the rest of a layer, in
-float32, matters.
-"""
-_OF_PLAY = 0.55
-"""The same for play, in both precisions."""
-_DRAW_S = 2e-8
-"""Seconds to draw a token on a CPU, per token of the vocabulary: random number, Gumbel noise, sums. Measured here with
-49,152; negligible on a GPU.
+_OF_PRODUCTS, _IN_BFLOAT16 = 0.55, 0.3
+"""Share of the speed of matrix products that training and play reach on a CPU, and training in bfloat16, whose products
+are so fast (AVX512-BF16) that the rest of a layer, in float32, matters. Measured here with SmolLM2-135M.
 """
 
 
@@ -68,16 +61,18 @@ def training_hours(
 ) -> float:  # fmt: skip
     """Return the hours of ``updates`` on ``processes`` devices. The reference sees each sample once.
 
-    Replicas reduce float32 gradients in an update (2 x 4 bytes per parameter). Sharded weights are gathered in half
-    precision for the forward and the backward pass of a micro-batch (2 x 2 bytes), and their gradients scattered (4).
-    With offload, shards cross PCIe as often, and AdamW, on the CPU, moves 28 bytes per parameter.
+    In the last round of an update, processes without a micro-batch compute as long on a filler. Replicas reduce float32
+    gradients in an update (2 x 4 bytes per parameter). Sharded weights are gathered in half precision for the forward
+    and the backward pass of a micro-batch (2 x 2 bytes), and their gradients scattered (4). With offload, shards cross
+    PCIe as often, and AdamW, on the CPU, moves 28 bytes per parameter.
     """
     passes = (2 if settings.lora else 3) + settings.gradient_checkpointing
     once = reference / work.passes
     head = 2.0 * shape.embedding * ((3 if settings.lora else 4) + once)  # its chunks are always recomputed
     operations = work.fed * _token(shape, work.length) * (passes + once) + work.trained * head
-    rounds = updates * _rounds(work.parts / updates, processes)
-    seconds = operations / _flops(device, number, assumed, _OF_PRODUCTS[number]) * rounds / work.parts
+    rounds = work.parts if processes == 1 else updates * ceil(work.parts / updates / processes)
+    reached = _IN_BFLOAT16 if number == 2 else _OF_PRODUCTS
+    seconds = operations / _flops(device, number, assumed, reached) * rounds / work.parts
     trained = shape.adapter(settings.lora) or shape.parameters
     link = device.link if processes <= _MACHINE else min(device.link, assumed.network * 1e9)
     moved = 8.0 * trained * updates
@@ -95,26 +90,16 @@ def play_hours(
 ) -> float:  # fmt: skip
     """Return the hours of ``copies`` engines, each with ``batch`` utterances in a decoding step.
 
-    A step reads weights and cache, or computes, whichever takes longer. Prefill is added, and on a CPU tokens are drawn
-    one by one.
+    A step reads weights and cache, or computes, whichever takes longer. Prefill is added.
     """
-    flops = _flops(device, number, assumed, _OF_PLAY)
+    flops = _flops(device, number, assumed, _OF_PRODUCTS)
     gpus = engine.tensor_parallel
     cache = batch * work.length * gpus * shape.kv_bytes(number, gpus)
     moved = number * (shape.layers * shape.layer + shape.embedding) + cache
     operations = batch * (_token(shape, 2 * work.length) + 2.0 * shape.embedding)
     step = max(moved / (device.bandwidth * assumed.bandwidth), operations / flops)
     reading = work.fed * _token(shape, work.length) / flops
-    drawing = work.drawn * shape.vocab * _DRAW_S if device.is_cpu else 0.0
-    return (reading + drawing + work.trained / batch * step) / copies / gpus / 3600
-
-
-def _rounds(parts: float, processes: int) -> float:
-    """Return in how many rounds an update has its micro-batches, ``parts`` on average; in the last one, processes
-    without a micro-batch compute as long on a filler.
-    """
-    whole, share = divmod(parts, 1)
-    return (1 - share) * ceil(whole / processes) + share * ceil((whole + 1) / processes)
+    return (reading + work.trained / batch * step) / copies / gpus / 3600
 
 
 def _token(shape: ModelShape, length: float) -> float:

@@ -14,10 +14,8 @@ from spag.planning.specs import GIB, ModelShape
 
 CHUNK, CHUNK_ON_GPU = 128, 1024
 """Equal to those of ``spag.models.forward``, as a test checks: that module imports torch, this one must not."""
-KNOWN, SLOT = 256, 128
-"""Positions whose logits the transformers engine keeps, and the tokens by which its slots grow: equal to ``KNOWN`` and
-``GROWTH`` in ``engines/transformers/``.
-"""
+SLOT = 128
+"""The tokens by which slots of the transformers engine grow: equals ``GROWTH`` of ``engines/transformers/slots.py``."""
 BUFFER = 256 * 2**20
 """Equals ``BUFFER_BYTES`` of ``engines/vllm/transfer.py``, as a test checks."""
 PROGRAM = 0.7e9
@@ -26,8 +24,6 @@ _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a 4-bit weight with quantised scales: arXiv 2305.14314, section 3."""
 _8_BIT_MOMENTS = 2 + 2 * 4 / 256
 """Bytes of a weight's two moments in 8 bits, with their scales."""
-_LIVE = 1e9
-"""The most parameters that ZeRO-3 keeps gathered: DeepSpeed's default of ``stage3_max_live_parameters``."""
 _VLLM_WORKING = 2 * GIB
 """vLLM's memory besides weights and cache: CUDA graphs and workspace; a guess."""
 
@@ -133,7 +129,6 @@ def _copies(shape: ModelShape, settings: UpdateSettings, number: int, *, on_gpu:
     largest = shape.hidden * max(shape.intermediate, shape.query_size)
     if settings.parallel != "replicas":  # gathered: two layers and their gradients; embedding and head stay gathered
         weights = 2.0 * shape.layer + shape.embedding * (1 if shape.tied else 2)
-        weights = min(shape.parameters, _LIVE) if settings.parallel == "deepspeed" else weights
         return number * (weights + (0 if settings.lora else 2 * shape.layer))
     if settings.lora and settings.lora.quantize:
         return float(number * largest)  # one matrix at a time
@@ -161,12 +156,10 @@ def play_memory(
 ) -> Memory:
     """Return the least memory of engines for ``models`` models; ``longest``: tokens of a game's longest text.
 
-    The transformers engine has a slot for each utterance, and keeps logits that others may draw from. vLLM needs room
-    for one text of ``engine.max_length``, or of as many tokens as a model has positions, and fills the rest of its
-    share of the GPU.
+    The transformers engine has a slot for each utterance. vLLM needs room for one text of ``engine.max_length``, or of
+    as many tokens as a model has positions, and fills the rest of its share of the GPU.
     """
     most, gpus = context_length(engine.max_length, shape.positions), engine.tensor_parallel if vllm else 1
     tokens = most if vllm else engine.concurrency * (longest // SLOT + 1) * SLOT
     weights, cache = models * number * shape.parameters / gpus, models * tokens * shape.kv_bytes(number, gpus)
-    logits = 0.0 if vllm else models * KNOWN * number * shape.vocab
-    return Memory(policies=weights, cache=cache, logits=logits, activations=models * _VLLM_WORKING * vllm)
+    return Memory(policies=weights, cache=cache, activations=models * _VLLM_WORKING * vllm)
