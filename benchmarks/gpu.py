@@ -31,8 +31,8 @@ from benchmarks.play import MODEL, backends
 from benchmarks.shapes import SHAPES
 from benchmarks.show import print_figures
 from benchmarks.steps import Optimizer, Work
-from spag.planning.engines import USABLE
 from spag.planning.memory import training_memory
+from spag.planning.sharing import USABLE
 from spag.planning.specs import GIB, read_shape
 
 QWEN = ("qwen3-0.6b", "qwen3-4b", "qwen2.5-7b")

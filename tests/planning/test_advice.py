@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
-from spag.algorithms.online_settings import OnlineSettings
 from spag.config.files import load_config
+from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
-from spag.planning.advice import Change, fitting, training_changes
+from spag.planning.advice import advice
 from spag.planning.here import engines_of
 from spag.planning.plan import Planner, StagePlan
 from spag.planning.specs import GIB, KNOWN_SHAPES, Device, find_gpu
@@ -34,10 +34,11 @@ class Case(NamedTuple):
 
 CASES = {
     "the trainer's weights are the engine's, until an adapter is trained": Case(
-        (QWEN, "model.dtype=float32"), 1, CPU, "reinforce", "--set reinforce.micro_batch_size=1 --set reinforce.lora={}"
+        (QWEN, "model.dtype=float32"), 1, CPU, "reinforce play",
+        "--set reinforce.micro_batch_size=1 --set reinforce.lora={}",
     ),
     "an engine of its own, beside which an adapter does not fit": Case(
-        (LLAMA, "engine.backend=transformers"), 1, find_gpu("RTX-4090"), "reinforce", ""
+        (LLAMA, "engine.backend=transformers"), 1, find_gpu("RTX-4090"), "reinforce play", ""
     ),
     "each of two engines on more GPUs": Case(
         (LLAMA, "cluster.address=auto", "cluster.workers=2", *OFFLINE), 2, A10G, "arena",
@@ -85,16 +86,18 @@ def test_what_is_advised_fits_as_it_says(name: str) -> None:
     short = stage_of(plan(changes, gpus, device), stage)
     assert short.problems and bool(short.advice) == bool(first)
     assert not first or short.advice[0].startswith(first)
-    for advice in short.advice:
-        found = SAID.fullmatch(advice)
-        assert found, advice
+    for said in short.advice:
+        found = SAID.fullmatch(said)
+        assert found, said
         words = shlex.split(found["words"])
         given = dict(zip(words[::2], words[1::2], strict=True))
         changed = (*changes, *(value for flag, value in zip(words[::2], words[1::2], strict=True) if flag == "--set"))
         planner = plan(changed, int(given.get("--gpus", gpus)), device)
         then = stage_of(planner, stage)
-        assert not then.problems, advice
+        assert not then.problems, said
         assert "training and the actors" not in str([one.problems for one in planner.stages])  # they fit together
+        if stage == "reinforce play" and "online_workers" not in str(changes):  # nor has the trainer beside it
+            assert not stage_of(planner, "reinforce").problems
         assert found["size"] is None or float(found["size"]) == pytest.approx(then.memory.total / GIB, abs=0.1)
 
 
@@ -116,15 +119,26 @@ def test_a_run_is_not_told_to_take_more_gpus(more: tuple[str, ...]) -> None:
     assert "--gpus" not in str(refused.value) and "tensor_parallel" not in str(refused.value)
 
 
+def tried(planner: Planner) -> list[tuple[int, int]]:
+    """Return the processes and GPUs of each change that is tried for training, in order, if none fits."""
+    found: list[tuple[int, int]] = []
+
+    def fits(config: RunConfig, gpus: int) -> None:
+        found.append((config.phases[-1].settings.processes, gpus))
+
+    settings, splits = planner.phases["reinforce"].settings, planner.on_vllm
+    advice(planner.config, planner.devices, settings, "reinforce", fits, on_gpu=True, splits=splits)
+    return found
+
+
 def test_each_process_is_given_all_the_gpus_that_it_plays_on() -> None:
     planner = plan((LLAMA, "reinforce.parallel=fsdp", "engine.tensor_parallel=2", "reinforce.processes=1"), 2, A10G)
-    changes = [change for change in training_changes(planner, "reinforce") if change.options.get("processes", 1) > 1]
-    assert {(change.options["processes"], change.gpus) for change in changes} == {(n, 2 * n) for n in (2, 4, 8, 16, 32)}
+    assert {one for one in tried(planner) if one[0] > 1} == {(n, 2 * n) for n in (2, 4, 8, 16, 32)}
     planner = plan((LLAMA, "engine.tensor_parallel=2"), 8, A10G)  # the GPUs at hand come first
-    assert [change.gpus for change in training_changes(planner, "reinforce")][:2] == [8, 8]
+    assert tried(planner)[:2] == [(4, 8), (4, 8)]
     actors = ("cluster.address=local", "cluster.online_workers=2", "reinforce.processes=8", "engine.tensor_parallel=2")
     planner = plan((LLAMA, "engine.backend=transformers", *actors), 8, A10G)
-    assert [change.gpus for change in training_changes(planner, "reinforce")][:2] == [12, 12]
+    assert [gpus for _, gpus in tried(planner)][:2] == [12, 12]
 
 
 def test_engines_on_several_gpus_each_are_still_counted() -> None:
@@ -133,8 +147,9 @@ def test_engines_on_several_gpus_each_are_still_counted() -> None:
 
 
 def test_what_an_algorithm_refuses_is_not_advised() -> None:
-    def refused(planner: Planner) -> StagePlan:
-        OnlineSettings.model_validate({"games": 3, "repeats": 2})
-        raise AssertionError("these are no whole groups")
+    def refused(config: RunConfig, gpus: int) -> float:
+        raise ConfigError("these are no whole groups")
 
-    assert list(fitting(plan((LLAMA,), 1, A10G), refused, [Change(1, "engine", {"concurrency": 1})])) == []
+    planner = plan((LLAMA,), 1, A10G)
+    settings = planner.phases["reinforce"].settings
+    assert advice(planner.config, 1, settings, "reinforce", refused, on_gpu=True, splits=True) == []

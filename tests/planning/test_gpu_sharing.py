@@ -21,11 +21,11 @@ from spag.engines.vllm.setup import Backend
 from spag.learning import loop
 from spag.learning.policy import TrainedPolicy
 from spag.planning import here, specs
-from spag.planning.engines import ASLEEP, USABLE, Sharing, engine_players, share_out, sleep_level
 from spag.planning.estimate import estimate_run
 from spag.planning.here import engines_of
 from spag.planning.memory import transfer_memory
 from spag.planning.plan import Planner, StagePlan
+from spag.planning.sharing import ASLEEP, USABLE, Sharing, engine_players, share_out, sleep_level
 from spag.planning.specs import GIB, KNOWN_SHAPES, Device, find_gpu, read_shape
 from spag.runs.execute import run
 
@@ -268,9 +268,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_remedies() -> None:
     text = str(refused.value)
     assert "reinforce play: trainer and vLLM do not fit together: while playing 26.8 GiB and 2 x " in text
     assert "of 22.1 GiB" in text
-    assert any(
-        line.startswith("--set reinforce.micro_batch_size=1 --set reinforce.lora={}: ") for line in training.advice
-    )
+    assert any(line.startswith("--set reinforce.micro_batch_size=1 --set reinforce.lora={}: ") for line in play.advice)
     trusted = engines_of(planner("taboo-qwen3-1.7b", 24, "engine.memory=0.4"))["reinforce"]
     assert (trusted.memory, trusted.sleep) == (0.2, 0)  # the user knows better
 

@@ -499,7 +499,7 @@ def test_a_plan_says_that_no_instruction_data_is_mixed_in(tmp_path: Path) -> Non
     rows = tmp_path / "sft.json"
     rows.write_text(json.dumps([{"instruction": "Say hello.", "input": "", "output": "Hello!"}]))
     for overrides, warned in (((), True), ((f"spag.sft_data={rows}",), False), (("spag.sft_coef=0",), False)):
-        notes = run_notes(planner("A100-80", 8, *overrides))
+        notes = run_notes(load_config("llama2-7b", overrides))
         assert notes.get("instruction data", "").startswith("spag.sft_data is not set") == warned
         assert "imitation.sft_data" not in str(notes)
 
@@ -548,10 +548,10 @@ def test_phases_of_one_algorithm_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_too_few_games_to_imitate_are_named_with_the_option_that_names_more() -> None:
-    notes = run_notes(planner("A100-80", 8))
+    notes = run_notes(load_config("llama2-7b"))
     assert "--set imitation.episodes=[games.jsonl]" in notes["imitation data"]
     twice = "phases=[{algorithm: imitation, lora: {}}, {algorithm: imitation, lora: {}}, {algorithm: spag}]"
-    assert "--set phases.1.episodes=[games.jsonl]" in run_notes(planner("A100-80", 8, twice))["imitation data"]
+    assert "--set phases.1.episodes=[games.jsonl]" in run_notes(load_config("llama2-7b", [twice]))["imitation data"]
 
 
 def test_constants_are_still_those_of_what_imports_torch() -> None:

@@ -44,7 +44,7 @@ def plan_command(config_name: str, gpus: int | None, kind: str | None, changes: 
         planner = plan_here(config, shape, assumed)
     hours = sum(stage.hours * stage.times for stage in planner.stages)
     disk = f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints"
-    notes = {"disk": disk, **run_notes(planner)}
+    notes = {"disk": disk, **run_notes(config)}
     fits = not any(stage.problems for stage in planner.stages)
     if as_json:
         about = {"parameters": shape.parameters, "devices": planner.devices, "device": planner.device}

@@ -1,6 +1,5 @@
 """``spag run``: the phases of a config, then its arena. ``spag report``: a run's results as one HTML file."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from spag.cli.options import (
     read_config,
     task_options,
 )
-from spag.core.errors import ConfigError, SpagError, require_package
+from spag.core.errors import ConfigError, require_package
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
@@ -56,9 +55,10 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     from spag.planning.here import planned_engines
     from spag.runs.execute import run
     from spag.runs.reading import RunFolder
+    from spag.runs.teachers import few_games
     from spag.storage.manifest import MANIFEST
 
-    if not (folder / MANIFEST).exists() and (found := _few_games(config)):
+    if not (folder / MANIFEST).exists() and (found := few_games(config)):
         click.echo(f"warning: imitation has {visible_text(found)}", err=True)
     run(config, folder, open_reporter(), force=force, plan_engines=planned_engines)
     if as_json:
@@ -67,17 +67,6 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
         return
     print_run(folder)
     click.echo(f"  the report   {_report(folder)}")
-
-
-def _few_games(config: "RunConfig") -> str | None:
-    """Return the plan's note about too few games to imitate; what cannot be planned, the run itself refuses."""
-    from spag.planning.estimate import run_notes
-    from spag.planning.plan import Planner
-    from spag.planning.specs import KNOWN_SHAPES, find_gpu
-
-    with suppress(SpagError):  # the note does not depend on model and machine
-        return run_notes(Planner(config, KNOWN_SHAPES["smollm2-135m"], find_gpu("A100-80"))).get("imitation data")
-    return None
 
 
 def _preview(config: "RunConfig", folder: Path, force: bool, as_json: bool) -> None:

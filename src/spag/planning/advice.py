@@ -1,130 +1,89 @@
-"""What to change if a stage does not fit: settings are changed, and the stage is planned again with them."""
+"""What to change if a stage lacks memory: overrides of options are tried, and the stage is planned again with them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from math import ceil
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from functools import partial
 
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import SELF, LoraConfig
+from spag.algorithms.settings import UpdateSettings
+from spag.config.files import dump_config, parse_config
+from spag.config.schema import RunConfig
+from spag.core.errors import ConfigError
 from spag.planning.specs import GIB
-from spag.planning.stage import StagePlan, StagePlanner, labels
 
-P = TypeVar("P", bound=StagePlanner)
-_ENGINE = "engine"
-_BLOCK, _MARGIN = 256, 1.25
-"""Advice on ``engine.max_length`` is a multiple of this many tokens, with room beyond the longest text counted here."""
+_LEAN = "PHASE.micro_batch_size=1 PHASE.gradient_checkpointing=true"
+_SHARDED, _WHOLE = f"{_LEAN} PHASE.parallel=fsdp", "PHASE.parallel=replicas PHASE.offload=false"
+_SMALL = f"PHASE.optimizer=adamw_8bit {_WHOLE}"
+_ON_CPU = (
+    *("PHASE.overlap=0", "PHASE.evaluate_every=null", "engine.concurrency=32", "engine.concurrency=8"),
+    *("PHASE.micro_batch_size=1", "PHASE.gradient_checkpointing=true", _LEAN),
+)
+_ON_GPU = (
+    *_ON_CPU,
+    "PHASE.parallel=fsdp",
+    _SHARDED,
+    f"{_SHARDED} PHASE.offload=true",
+    _SMALL,
+    f"{_LEAN} {_SMALL}",
+)
+"""Changes that keep the method and the number of GPUs, the nearest first."""
+_ADAPTERS = (f"{_LEAN} PHASE.lora={{}} {_WHOLE}", f"{_LEAN} PHASE.lora.quantize=true {_WHOLE}")
+_MORE = (2, 4, 8, 16, 32)
+Change = tuple[int, str]
+"""A number of GPUs, and overrides of options of the engine and of a PHASE."""
+Fits = Callable[[RunConfig, int], float | None]
+"""Returns the bytes that a stage takes with a config and a number of GPUs; ``None`` if it does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Changed ``options`` of the engine or of the phase of a label (``place``), on ``gpus`` GPUs or one CPU.
+def advice(
+    config: RunConfig, devices: int, phase: UpdateSettings | None, place: str, fits: Fits, *, on_gpu: bool, splits: bool
+) -> list[str]:
+    """Return options of ``spag plan`` with which a stage fits: a change that keeps the method and the number of GPUs;
+    if there is none, an adapter and more GPUs.
 
-    ``effect`` in words; empty: the memory then. ``words``: instead of options of a command line.
+    ``phase``: the settings, which are at ``place``, of the phase that the stage trains, if it does not only play.
+    ``splits``: vLLM plays, and can split a model over several GPUs.
     """
+    engine, cluster = config.engine, config.cluster
+    online = [one.settings for one in config.phases if isinstance(one.settings, OnlineSettings)]
+    actors = cluster.actors if phase in online else 0
+    shares = splits and phase in online and not actors  # each GPU between trainer and vLLM
+    each, playing = engine.gpus if shares else 1, actors * engine.gpus
+    processes = (phase and phase.processes) or max(devices // each, 1)
 
-    gpus: int
-    place: str
-    options: dict[str, Any]
-    effect: str = ""
-    words: str = ""
+    def trained(line: str, count: int = processes) -> Change:
+        """Return a change of the phase with ``count`` processes, for which there may have to be more GPUs."""
+        follow = phase is None or (phase.processes is None and each == 1 and not playing)
+        words = f"engine.memory=null {line}" if shares else line
+        gpus = max(count * each + playing, devices) if on_gpu and phase else devices
+        return gpus, words if follow else f"{words} PHASE.processes={count}"
 
-    def applied(self, planner: P) -> P:
-        """Return the planner of the changed run."""
-        config = planner.config
-        if self.place == _ENGINE:
-            parts: dict[str, Any] = {"engine": config.engine.model_copy(update=self.options)}
-        else:
-            named = zip(labels(config), config.phases, strict=True)
-            phases = [one.model_copy(update=self.options) if label == self.place else one for label, one in named]
-            parts = {"phases": phases}
-        return replace(planner, config=config.model_copy(update=parts), devices=self.gpus)
-
-    def described(self, planner: StagePlanner) -> str:
-        """Return the change as options of ``spag plan``."""
-        place = _ENGINE if self.place == _ENGINE else planner.place_of(self.place)
-        more = [f"--gpus {self.gpus}"] * (self.gpus != planner.devices)
-        return self.words or " ".join([*more, *(_set_words(place, *pair) for pair in self.options.items())])
-
-
-def fitting(planner: P, plan: Callable[[P], StagePlan], changes: Iterable[Change]) -> Iterator[tuple[Change, str]]:
-    """Yield the ``changes`` with which the stage that ``plan`` returns has no problem left, and each in words."""
-    for change in changes:
-        with suppress(ValidationError):  # an algorithm of another package may refuse it
-            stage = plan(change.applied(planner))
-            effect = change.effect or f"{stage.memory.total / GIB:.1f} GiB each"
-            if not stage.problems:
-                yield change, f"{change.described(planner)}: {effect}"
+    more = [trained(_SHARDED, count) for count in _MORE if count > processes and on_gpu and phase]
+    if splits and (cluster.actors or not online):  # else each trainer would need several GPUs
+        engines = actors or ((cluster.workers or 1) if cluster.address else 1)
+        beside = processes if actors else 0
+        for times in _MORE[:4]:
+            gpus = max(beside + engines * engine.gpus * times, devices)
+            more.append((gpus, f"engine.tensor_parallel={engine.tensor_parallel * times}"))
+    fitting = partial(_first, config, devices, place, fits)
+    changes = [one for one in _ON_GPU if processes > 1 or "fsdp" not in one] if on_gpu else _ON_CPU
+    same = fitting(map(trained, changes))
+    return same or [*fitting(map(trained, _ADAPTERS[: 1 + on_gpu])), *fitting(more)]
 
 
-def nearest(found: Iterable[tuple[Change, str]]) -> Iterator[str]:
-    """Yield the first change in words. An adapter is a different training: one is named, and the first without."""
-    adapted = False
-    for change, said in found:
-        is_other = "lora" in change.options
-        if not (adapted and is_other):
-            yield said
-        if not is_other:
-            return
-        adapted = True
-
-
-def training_changes(planner: StagePlanner, label: str) -> Iterator[Change]:
-    """Yield changes of a phase with which its training takes less memory, the nearest first, with more GPUs at last."""
-    settings, gpu = planner.phase(label).settings, not planner.device.is_cpu
-    plays, engine = isinstance(settings, OnlineSettings), planner.config.engine.gpus
-    actors = planner.config.cluster.actors
-    playing = actors * engine if plays else 0
-    each = engine if plays and gpu and planner.on_vllm and not actors else 1  # GPUs of a process that plays
-    processes, lora = settings.processes or max(planner.devices // each, 1), settings.lora or LoraConfig()
-    lean = {"micro_batch_size": 1, "gradient_checkpointing": True}
-    whole, sharded = {"parallel": "replicas", "offload": False}, lean | {"parallel": "fsdp"}
-    small = {"optimizer": "adamw_8bit"} | whole
-    changes: list[dict[str, Any]] = [{"micro_batch_size": 1}, {"gradient_checkpointing": True}, lean]
-    if processes > 1 and gpu:
-        changes += [{"parallel": "fsdp"}, sharded, sharded | {"offload": True}]
-    changes += [small, lean | small] if gpu else []
-    adapters = [lora, *([lora.model_copy(update={"quantize": True})] if gpu else [])]
-    changes += [lean | {"lora": adapter} | whole for adapter in adapters]
-    more = [count for count in (2, 4, 8, 16, 32) if count > processes and gpu]
-    all_train = settings.processes is None and not playing and each == 1
-    for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
-        options = {name: value for name, value in one.items() if getattr(settings, name) != value}
-        if settings.processes != count and not all_train:
-            options["processes"] = count
-        yield Change(max(count * each + playing, planner.devices) if gpu else planner.devices, label, options)
-
-
-def engine_changes(planner: StagePlanner, engines: int = 1, training: int = 0) -> Iterator[Change]:
-    """Yield changes with which each of ``engines``, beside ``training`` GPUs, takes less memory, the nearest first."""
-    engine, splits = planner.config.engine, planner.on_vllm and not planner.device.is_cpu
-    online = any(isinstance(phase.settings, OnlineSettings) for phase in planner.config.phases)
-    if splits and online and not planner.config.cluster.actors:
-        return  # a setting of the whole run, with which each training process would need several GPUs to play
-    for times in (2, 4, 8, 16):
-        if splits:
-            needed = training + engines * engine.gpus * times
-            yield Change(max(needed, planner.devices), _ENGINE, {"tensor_parallel": engine.tensor_parallel * times})
-        else:
-            yield Change(planner.devices, _ENGINE, {"concurrency": ceil(engine.concurrency / times)})
-
-
-def sharing_changes(planner: StagePlanner, label: str, text: float) -> Iterator[Change]:
-    """Yield single changes with which trainer and vLLM may fit together. ``text``: tokens of the longest text."""
-    gpus, longest = planner.devices, planner.config.engine.max_length
-    alone = "no start, snapshot or other model in opponents and evaluation_opponents"
-    yield Change(gpus, _ENGINE, {"memory": None}, "the share that training leaves")
-    yield Change(gpus, label, {"overlap": 0}, "vLLM then sleeps while training")
-    yield Change(gpus, label, {"opponents": {SELF: 1.0}, "evaluate_every": None}, "one engine", alone)
-    shorter = min(_BLOCK * ceil(_MARGIN * text / _BLOCK), longest)
-    yield Change(gpus, _ENGINE, {"max_length": shorter}, "less cache at least")
-
-
-def _set_words(place: str, name: str, value: Any) -> str:
-    """Return a setting as words of a command line."""
-    if isinstance(value, LoraConfig):
-        return f"--set {place}.lora.quantize=true" if value.quantize else f"--set {place}.lora={{}}"
-    return f"--set {place}.{name}={'null' if value is None else str(value).lower()}"
+def _first(config: RunConfig, devices: int, place: str, fits: Fits, changes: Iterable[Change]) -> list[str]:
+    """Return the first of ``changes`` that fits, in words, if one does."""
+    text, found = dump_config(config), dict[str, bool]()
+    for gpus, line in changes:
+        overrides = line.replace("PHASE", place).split()
+        for one in overrides:
+            if one not in found:
+                found[one] = False
+                with suppress(ConfigError):  # no option of this phase, or one that its algorithm refuses
+                    found[one] = parse_config(text, "plan", [one]) != config
+        new = [one for one in overrides if found[one]]
+        with suppress(ConfigError):  # not together
+            if (size := fits(parse_config(text, "plan", new), gpus)) is not None:
+                words = [f"--gpus {gpus}"] * (gpus != devices) + [f"--set {one}" for one in new]
+                return [f"{' '.join(words)}: {size / GIB:.1f} GiB each"]
+    return []

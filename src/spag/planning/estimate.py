@@ -1,12 +1,12 @@
-"""The output of ``spag run --dry-run``, and notes on a whole run: its disk space, and too few games to imitate.
+"""The output of ``spag run --dry-run``, and what is said of a whole run: its disk space and its data.
 
-A model whose shape is not known (``specs.py``), or that must be converted first, has no estimates, and a run of a game
-that nothing can stand in for (``samples.py``) shows its stages without work.
+A run has no estimates if its model's shape is not known (``specs.py``), or if the model must be converted first, or if
+nothing can stand in for the play of a game (``samples.py``): it shows its stages alone.
 """
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spag.algorithms.online_settings import OnlineSettings
@@ -17,25 +17,15 @@ from spag.core.visible import counted
 from spag.models.finding import described_model
 from spag.planning.here import plan_here, planned_engines
 from spag.planning.plan import Planner
-from spag.planning.samples import NoExamplesError, play_work
-from spag.planning.specs import GIB, KNOWN_SHAPES, ModelShape, read_shape
-from spag.planning.stage import StagePlan, adapter_count, labels, with_adapters
+from spag.planning.samples import NoExamplesError
+from spag.planning.specs import GIB, ModelShape, read_shape
+from spag.planning.stage import adapter_count, phases_of
 from spag.runs.execute import mix_warnings, preview_run
 from spag.runs.layout import planned_models
 from spag.runs.machine_checks import is_elsewhere
-from spag.runs.teachers import TEACHER
+from spag.runs.teachers import few_games
 
-_PAPERS, _ENOUGH = 23_354, 5_000
-"""GPT-4's games that the paper imitates, 20,067 and 3,287 wins, and how many suffice (upstream issue 5)."""
-_FEW = (
-    "only the {games:,} shipped games: {samples:,} samples, {updates:,} updates (the paper: {papers:,} games of "
-    "GPT-4). Self-play of {plays:,} games then gives little to learn from. Download gpt4_game_top30k_results.json, or "
-    "the samples train_imitation_gpt4.json, by the links in data/README.md of github.com/Linear95/SPAG, and add "
-    "{option}=[gpt4_game_top30k_results.json]. Or let a model of your choice play about {enough:,} games ({asked}): "
-    "spag play openai:MODEL openai:MODEL --count {enough} --output games.jsonl, then add {option}=[games.jsonl]"
-)
 _NOT_HERE = "not asked: memory below is that of this machine; spag plan --gpu KIND --gpus N plans for the nodes"
-_STAND_IN = KNOWN_SHAPES["smollm2-135m"]  # the work of a stage does not depend on the model's shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,51 +43,50 @@ class RunEstimate:
 
     stages: list[StageEstimate]
     facts: dict[str, str]
-    doubts: list[str]
+    doubts: list[str] = field(default_factory=list)
 
 
 def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> RunEstimate:
     """Check a run and report what it would do. Raises the errors of ``run`` before its first minute of work."""
-    states = preview_run(config, folder, reporter, force=force)
+    states = dict(preview_run(config, folder, reporter, force=force))
+    model = described_model(config.model.name)
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-    except ModelError:  # of another family, or a GGUF file: its config has been read before
+        planner = plan_here(config, shape)
+        works = _works(planner)
+    except (ModelError, NoExamplesError) as error:
         planned_engines(config)  # refused as by the run, if vLLM would need a plan
-        shape = None
-    planner, plans = plan_here(config, shape or _STAND_IN), list[StagePlan]()
-    count = "" if planner.device.is_cpu else f"{planner.devices} x "
-    model = described_model(config.model.name) + (f", {shape.parameters:,} parameters" if shape else "")
-    facts = {"machine": f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB", "model": model}
-    try:
-        plans = planner.stages
-    except NoExamplesError as error:
-        planned_engines(config)  # refused as by the run, if vLLM would need a plan
-        facts["plan"] = f"none: {error}"
-    works = _works({plan.name: plan for plan in plans}, config) if plans else {}
-    found = RunEstimate([StageEstimate(name, state, works.get(name, "")) for name, state in states], facts, [])
-    if shape is None:
-        return found
+        stages = [StageEstimate(name, state, "") for name, state in states.items()]
+        return RunEstimate(stages, {"model": model, "plan": f"none: {error}"})
+    count = f"{planner.devices} x " if planner.on_gpu else ""
+    facts = {
+        "machine": f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB",
+        "model": f"{model}, {shape.parameters:,} parameters",
+    }
+    found = RunEstimate([StageEstimate(name, state, works.get(name, "")) for name, state in states.items()], facts)
     if is_elsewhere(config):
         facts["cluster"] = _NOT_HERE
-    for plan in plans:
+    for plan in planner.stages:
         taken = facts[f"memory of {plan.name}"] = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
         if plan.sharing:
             facts[f"engines of {plan.name.removesuffix(' play')}"] = plan.sharing.describe()
         if not is_elsewhere(config):
             found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
-    needed = disk_bytes(config, shape, [name for name, state in states if state != "done before"])
+    needed = disk_bytes(config, shape, [name for name, state in states.items() if state != "done before"])
     place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(place).free
     facts["disk"] = f"{needed / GIB:.1f} GiB for models and checkpoints, {free / GIB:.1f} free in {place}"
     if needed > free:
         found.doubts.append(f"{folder}: {facts['disk']}; free space, or choose another --output")
-    facts.update(run_notes(planner) if plans else {})
+    facts.update(run_notes(config))
     return found
 
 
-def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
+def _works(planner: Planner) -> dict[str, str]:
+    """Return the work of each stage of the run folder in words."""
+    plans = {plan.name: plan for plan in planner.stages}
     found = {"arena": counted(plans["arena"].count, "game")}
-    for model in planned_models(config):
+    for model in planned_models(planner.config):
         settings, plan = model.phase.settings, plans[model.label]
         played = plans.get(f"{model.label} self-play")
         found[f"{model.folder}/play"] = counted(played.count, "game") if played else "games of bots"
@@ -109,36 +98,26 @@ def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
     return found
 
 
-def run_notes(planner: Planner) -> dict[str, str]:
-    """Return lines about the run, by topic."""
-    config, stages = planner.config, {stage.name: stage for stage in planner.stages}
-    warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]
-    found = {"instruction data": "; ".join(warned)} if warned else {}
-    plays = max((stage.count for name, stage in stages.items() if name.endswith(" self-play")), default=0)
-    for label, phase in zip(labels(config), config.phases, strict=True):
-        stage = stages[label]
-        if getattr(phase.settings, "episodes", None) == [TEACHER] and plays > 10 * stage.games:
-            asked = play_work(config.game_of(phase).build(), planner.assumed.utterance) * _ENOUGH
-            said = f"{asked.prompts / 1e6:.0f} M prompt and {asked.drawn / 1e6:.1f} M completion tokens"
-            found["imitation data"] = _FEW.format(
-                games=stage.games, samples=stage.count, updates=stage.updates, papers=_PAPERS, plays=plays,
-                option=f"--set {planner.place_of(label)}.episodes", enough=_ENOUGH, asked=said,
-            )  # fmt: skip
-    return found
+def run_notes(config: RunConfig) -> dict[str, str]:
+    """Return what the data of a run lack, by topic."""
+    mix = "; ".join(line.removeprefix("warning: ") for line in mix_warnings(config))
+    return {topic: said for topic, said in (("instruction data", mix), ("imitation data", few_games(config))) if said}
 
 
-def disk_bytes(config: RunConfig, shape: ModelShape, due: Sequence[str] | None = None) -> float:
+def disk_bytes(config: RunConfig, shape: ModelShape, due: Container[str] | None = None) -> float:
     """Return the disk space of a run's models, and of the largest checkpoint to resume from: an old one stays until the
     new one is complete. ``due``: the remaining stages.
     """
-    saved, largest = 0.0, 0.0
-    for model in planned_models(with_adapters(config)):
-        if due is None or f"{model.folder}/train" in due:
-            settings, copies, kept = model.phase.settings, 0, 1
-            trained = adapter_count(model.phase, model.game) * shape.adapter(settings.lora) or shape.parameters
-            if isinstance(settings, OnlineSettings):
-                kept += settings.steps // every if (every := settings.keeps_snapshots_every) else 0
-                copies = (settings.average_decay > 0) + (settings.reference != "fixed")
-            saved += kept * trained * (2.0 if settings.save_dtype == "bfloat16" and not settings.lora else 4.0)
-            largest = max(largest, 2 * trained * (12.0 + 4.0 * copies))  # float32 weights, Adam's moments, copies
+    saved, largest, phases = 0.0, 0.0, phases_of(config)
+    for model in planned_models(config):
+        if due is not None and f"{model.folder}/train" not in due:
+            continue
+        phase, copies, kept = phases[model.label], 0, 1
+        settings = phase.settings
+        trained = adapter_count(phase, model.game) * shape.adapter(settings.lora) or shape.parameters
+        if isinstance(settings, OnlineSettings):
+            kept += settings.steps // every if (every := settings.keeps_snapshots_every) else 0
+            copies = (settings.average_decay > 0) + (settings.reference != "fixed")
+        saved += kept * trained * (2.0 if settings.save_dtype == "bfloat16" and not settings.lora else 4.0)
+        largest = max(largest, 2 * trained * (12.0 + 4.0 * copies))  # float32 weights, Adam's moments, copies
     return saved + largest

@@ -5,12 +5,12 @@ from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.core.visible import counted
 from spag.engines.vllm.setup import GPU_MEMORY, Backend, choose_backend, installed_vllm
-from spag.planning.engines import Sharing, engine_players
 from spag.planning.hours import Assumptions
 from spag.planning.plan import Planner
 from spag.planning.samples import NoExamplesError
+from spag.planning.sharing import Sharing, engine_players
 from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
-from spag.planning.stage import labels, with_adapters
+from spag.planning.stage import phases_of
 from spag.runs.machine_checks import cluster_gpus, is_elsewhere
 from spag.storage.machine import memory_bytes
 
@@ -39,42 +39,40 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
     if not online or config.engine.backend == "transformers" or config.model.device == "cpu":
         return {}
+    needs_plan = config.engine.memory is None and not config.cluster.actors  # else vLLM takes what the trainer needs
+    share = "to the share of each GPU that vLLM gets, such as 0.4"
     if gpus_at_hand(config.model) is None:
-        shared = is_elsewhere(config) and (config.engine.memory is not None or _nodes_have_gpus(config))
-        return _equal_parts(config) if shared else {}
+        if not is_elsewhere(config):
+            return {}
+        address = str(config.cluster.address)
+        gpus = cluster_gpus(address) if config.engine.memory is None else 1
+        if gpus and needs_plan:
+            what = f"{counted(gpus, 'GPU')} on other nodes, and none here to plan their memory for"
+            fix = f"set engine.memory {share}; spag plan --gpu KIND computes one"
+            raise ConfigError(f"cluster.address={address}: {what}; {fix}")
+        return _equal_parts(config) if gpus else {}
     if _backend(config, "cuda") is not Backend.VLLM:
         return {}
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
         return engines_of(plan_here(config, shape))
     except (ModelError, NoExamplesError) as error:
-        if config.engine.memory is None and not config.cluster.actors:  # vLLM would take what the trainer needs
+        if needs_plan:
             either = "or " if isinstance(error, NoExamplesError) else ""  # its line names two fixes
-            fix = f"{either}set engine.memory to the share of each GPU that vLLM gets, such as 0.4"
-            raise ConfigError(f"trainer and vLLM share a GPU, and {error}; {fix}") from error
+            raise ConfigError(
+                f"trainer and vLLM share a GPU, and {error}; {either}set engine.memory {share}"
+            ) from error
         return _equal_parts(config)
 
 
 def _equal_parts(config: RunConfig) -> dict[str, PlannedEngine]:
     """Return engines that share ``engine.memory`` equally, without a plan."""
     found, engine = {}, config.engine
-    for label, phase in zip(labels(config), with_adapters(config).phases, strict=True):
+    for label, phase in phases_of(config).items():
         if isinstance(online := phase.settings, OnlineSettings):
             count = len(engine_players(online, together=online.lora is not None))
             found[label] = PlannedEngine(**engine.model_dump() | {"memory": (engine.memory or GPU_MEMORY) / count})
     return found
-
-
-def _nodes_have_gpus(config: RunConfig) -> bool:
-    """Whether a cluster has GPUs. Raises ``ConfigError`` if those that play also train: vLLM would take what the
-    trainer needs, and this machine has none of their kind to plan for.
-    """
-    gpus = cluster_gpus(address := str(config.cluster.address))
-    if gpus and not config.cluster.actors:
-        what = f"{counted(gpus, 'GPU')} on other nodes, and none here to plan their memory for"
-        fix = "set engine.memory to vLLM's share of each GPU, such as 0.4; spag plan --gpu KIND computes one"
-        raise ConfigError(f"cluster.address={address}: {what}; {fix}")
-    return gpus > 0
 
 
 def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
@@ -82,8 +80,8 @@ def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
     found, engine = {}, planner.config.engine
     for play in (stage for stage in planner.stages if stage.engines):
         if play.sharing is None and engine.memory is None:
-            fixes = "; ".join(play.advice) or "see spag plan for the nearest settings, or use a larger GPU"
-            remedy = f"{fixes} (engine.memory=SHARE tries it all the same)"
+            fixes = "; ".join(one for one in play.advice if "--gpus" not in one)
+            remedy = f"{fixes or 'use a larger GPU'} (engine.memory=SHARE tries it all the same)"
             raise ConfigError(f"{play.name}: {play.problems[-1]}; {remedy}")
         share = play.sharing or Sharing(play.engines, (engine.memory or 0.0) / play.engines, 0)
         options = engine.model_dump() | {"memory": share.each, "sleep": share.sleep, "in_turn": share.in_turn}

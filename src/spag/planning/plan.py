@@ -1,214 +1,286 @@
 """A run's stages before it starts: work, hours and memory, and what to change if a stage does not fit."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
-from math import ceil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from math import ceil, inf
 
 from spag.algorithms import get
+from spag.algorithms import names as algorithm_names
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import SELF, IterationSettings
-from spag.config.schema import PhaseConfig
+from spag.config.refusals import training_refusals
+from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
-from spag.core.types import Split
 from spag.engines.players import Kind, kind_of
-from spag.engines.vllm.setup import GPU_MEMORY
+from spag.engines.vllm.setup import GPU_MEMORY, split_refusal
 from spag.games.base import Game, tasks_of
 from spag.games.registry import DEFAULT
-from spag.planning.advice import Change, engine_changes, fitting, nearest, sharing_changes, training_changes
-from spag.planning.engines import ASLEEP, USABLE, Sharing, engine_players, share_out, sleep_level
-from spag.planning.memory import Memory, resident_memory, transfer_memory
-from spag.planning.samples import Work, iteration_work, longest_text, online_work, teacher_work
-from spag.planning.specs import GIB
-from spag.planning.stage import LACKS, StagePlan, StagePlanner, labels, with_adapters
+from spag.planning.advice import advice
+from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
+from spag.planning.memory import PROGRAM, Memory, play_memory, resident_memory, training_memory, transfer_memory
+from spag.planning.samples import Work, games_work, iteration_work, online_work, teacher_work
+from spag.planning.sharing import ASLEEP, USABLE, Sharing, engine_players, share_out, sleep_level
+from spag.planning.specs import GIB, Device, ModelShape
+from spag.planning.stage import LACKS, StagePlan, adapter_count, phases_of
 from spag.runs.layout import arena_entrants
 
-
-@lru_cache(maxsize=16)
-def _task_count(game: Game, splits: tuple[Split, ...]) -> int:
-    return len(tasks_of(game, splits, None, 0))
+APART = "trainer and vLLM do not fit together"
+Stages = list[StagePlan]
 
 
 @dataclass(frozen=True)
-class Planner(StagePlanner):
-    """Plans all stages of a run."""
+class Planner:
+    """Plans the run of ``config``, with a model of ``shape``, on ``devices`` GPUs or one CPU.
+
+    ``host``: memory of the machine in bytes; if unknown, it is assumed to suffice.
+    """
+
+    config: RunConfig
+    shape: ModelShape
+    device: Device
+    devices: int = 1
+    assumed: Assumptions = field(default_factory=Assumptions)
+    host: float = inf
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it is a plan for GPUs."""
+        return not self.device.is_cpu
+
+    @property
+    def number(self) -> int:
+        """Bytes per number in computation; ``auto`` is bfloat16 on a GPU, and the faster dtype on a CPU, by the rule of
+        ``spag.models.loading.fastest_dtype``.
+        """
+        in_full = self.device.is_cpu and self.device.full_flops >= self.device.flops
+        return 4 if self.config.model.dtype in ("float32", "auto" if in_full else "") else 2
+
+    @property
+    def on_vllm(self) -> bool:
+        """Whether vLLM plays."""
+        return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
 
     @cached_property
-    def stages(self) -> list[StagePlan]:
+    def phases(self) -> dict[str, PhaseConfig]:
+        """The phases by the names of their stages."""
+        return phases_of(self.config)
+
+    @cached_property
+    def stages(self) -> Stages:
         """The stages in order: those of each phase, then the arena."""
-        found: list[StagePlan] = []
-        for label, phase in zip(labels(self.config), with_adapters(self.config).phases, strict=True):
+        found: Stages = []
+        for label, phase in self.phases.items():
             settings, game = phase.settings, self.config.game_of(phase).build()
             if isinstance(settings, OnlineSettings):
                 found += self._online(label, phase, settings)
             elif isinstance(settings, IterationSettings):
                 found += self._iterations(label, phase, settings, game)
             else:
-                found.append(self._trained(label, 1, teacher_work(phase, settings, game)))
+                found += self._trained(label, 1, teacher_work(phase, settings, game))
         entrants, arena = arena_entrants(self.config), self.config.arena
-        pairs = len(entrants) * (len(entrants) - 1)  # in both assignments
-        plays = {self.config.game.build(): pairs * arena.tasks}
-        return [*found, self._played("arena", 1, plays, arena.sampling, self._loaded(entrants))]
+        games = {self.config.game.build(): len(entrants) * (len(entrants) - 1) * arena.tasks}  # in both assignments
+        play = games_work(games, arena.sampling, *self._usual(arena.sampling))
+        return [*found, *self._played("arena", 1, play, entrants)]
 
-    def _advised(self, plan: Callable[["Planner"], StagePlan], changes: Iterable[Change]) -> StagePlan:
-        """Return a stage, with the nearest of ``changes`` with which it would fit if it lacks memory."""
-        stage = plan(self)
-        if LACKS in stage.problems:
-            stage.advice.extend(nearest(fitting(self, plan, changes)))
-        return stage
+    def place_of(self, label: str) -> str:
+        """Return the option that a phase's options are below."""
+        return label if label in algorithm_names() else f"phases.{[*self.phases].index(label)}"
 
-    def _trained(self, label: str, times: int, work: Work) -> StagePlan:
+    def _advised(self, plan: Callable[["Planner"], Stages], label: str = "") -> Stages:
+        """Return the stages that ``plan`` returns, of which one trains the phase of ``label``, with advice if they lack
+        memory.
+        """
+        stages = plan(self)
+        short = [at for at, one in enumerate(stages) if any(what.startswith((LACKS, APART)) for what in one.problems)]
+
+        def fits(config: RunConfig, devices: int) -> float | None:
+            then = plan(replace(self, config=config, devices=devices))
+            return None if any(one.problems for one in then) else then[short[0]].memory.total
+
+        if short:
+            settings, place = (self.phases[label].settings, self.place_of(label)) if label else (None, "")
+            options = {"on_gpu": self.on_gpu, "splits": self.on_vllm and self.on_gpu}
+            stages[short[0]].advice.extend(advice(self.config, self.devices, settings, place, fits, **options))
+        return stages
+
+    def _trained(self, label: str, times: int, work: Work) -> Stages:
         """Plan training on samples that all exist."""
-        return self._advised(lambda planner: planner._training(label, times, work), training_changes(self, label))
+        return self._advised(lambda planner: [planner._training(label, times, work)], label)
 
-    def _played(
-        self, name: str, times: int, plays: Mapping[Game, int], sampling: SamplingConfig, models: int
-    ) -> StagePlan:
-        """Plan play whose engines have the devices to themselves."""
-        cluster = self.config.cluster
-        return self._advised(
-            lambda planner: planner._play(name, times, plays, sampling, models),
-            engine_changes(self, (cluster.workers or 1) if cluster.address else 1),
-        )
-
-    def _loaded(self, players: Iterable[str]) -> int:
-        """Return how many engines play at once, of ``players`` by name, two of whom meet in a game; adapters of one
+    def _played(self, name: str, times: int, work: Work, players: Iterable[str]) -> Stages:
+        """Plan play whose engines have the devices to themselves. Of ``players`` two meet in a game; adapters of one
         base share vLLM.
         """
         most = 1 if self.on_vllm and self.config.phases[0].settings.lora else 2
-        return max(1, min(most, sum(kind_of(name) in (Kind.LOCAL, Kind.MIXTURE) for name in players)))
+        models = max(1, min(most, sum(kind_of(one) in (Kind.LOCAL, Kind.MIXTURE) for one in players)))
+        return self._advised(lambda planner: [planner._play(name, times, work, models)])
 
     def _iterations(
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
     ) -> Iterator[StagePlan]:
-        games = (settings.tasks or _task_count(game, tuple(settings.splits))) * settings.repeats
-        models = self._loaded({SELF, *settings.opponents})
-        sampling = settings.sampling
-        yield self._played(f"{label} self-play", settings.iterations, {game: games}, sampling, models)
+        """Yield self-play and training of an iteration."""
+        games = (settings.tasks or len(tasks_of(game, tuple(settings.splits), None, 0))) * settings.repeats
+        sizes = self._usual(settings.sampling)
+        play = games_work({game: games}, settings.sampling, *sizes)
+        yield from self._played(f"{label} self-play", settings.iterations, play, {SELF, *settings.opponents})
         own = settings.opponents.get(SELF, 0.0) / sum(settings.opponents.values())
         learned = games * (1 + own) / 2 * (self.assumed.decided if game.name == DEFAULT else 1.0)
-        work = iteration_work(phase, game, learned, *self._usual(sampling))
-        yield self._trained(label, settings.iterations, self._at_most(work, [game], sampling))
+        work = replace(iteration_work(phase, game, learned, *sizes), growth=play.growth)
+        yield from self._trained(label, settings.iterations, work)
 
-    def _online(self, label: str, phase: PhaseConfig, online: OnlineSettings) -> Iterator[StagePlan]:
-        """Yield play and training of all online steps."""
-        mix, sampling = phase.mix(self.config.game_of(phase)), online.sampling
+    def _online(self, label: str, phase: PhaseConfig, online: OnlineSettings) -> Stages:
+        """Plan play and training of all online steps."""
+        mix, sizes = phase.mix(self.config.game_of(phase)), self._usual(online.sampling)
         evaluations = ceil(online.steps / (online.evaluate_every or 1))  # the last step has one
         tested = 2 * len(online.tested_against) * online.evaluation_tasks * evaluations
         share = online.steps * online.games / sum(weight for _, weight in mix)
-        plays = {game: round(weight * share) + tested for game, weight in mix}
-        work = online_work(online, mix, *self._usual(sampling)) * (online.steps * online.epochs)
-        work = self._at_most(work, [game for game, _ in mix], sampling)
+        play = games_work({game: round(weight * share) + tested for game, weight in mix}, online.sampling, *sizes)
+        work = replace(online_work(online, mix, *sizes) * (online.steps * online.epochs), growth=play.growth)
+        if not self.config.cluster.actors:
+            return self._advised(lambda planner: planner._step(label, play, work), label)
+        actors = self._advised(lambda planner: planner._step(label, play, work)[:1], label)  # on other GPUs
+        return actors + self._advised(lambda planner: planner._step(label, play, work)[1:], label)
 
-        def part(planner: "Planner", at: int) -> StagePlan:
-            return planner._step(label, plays, work)[at]
-
-        actors = self.config.cluster.actors
-        beside = (actors, online.processes or self.devices) if actors else (1, 0)
-        play = self._advised(partial(part, at=0), engine_changes(self, *beside))
-        if play.engines and play.sharing is None:
-            text = max(longest_text(game, sampling.max_new_tokens) for game in plays) + sampling.thought_tokens
-            changes = sharing_changes(self, label, text)
-            play.advice.extend(said for _, said in fitting(self, partial(part, at=0), changes))
-        yield from (play, self._advised(partial(part, at=1), training_changes(self, label)))
-
-    def _step(self, label: str, plays: Mapping[Game, int], work: Work) -> tuple[StagePlan, StagePlan]:
+    def _step(self, label: str, play_work: Work, work: Work) -> Stages:
         """Plan play and training of all online steps. Engines and trainer stay loaded and alternate."""
-        phase, engine, actors = self.phase(label), self.config.engine, self.config.cluster.actors
+        phase, engine, actors = self.phases[label], self.config.engine, self.config.cluster.actors
         online: OnlineSettings = phase.settings
-        processes = online.processes or self.devices
+        processes, is_sharded = online.processes or self.devices, online.parallel == "fsdp"
         engines = len(engine_players(online, together=self.on_vllm and online.lora is not None))
-        share, loaded = ceil(online.games / (actors or processes)), engines if actors else 1
-        play = self._play(f"{label} play", 1, plays, online.sampling, 1, actors or processes, loaded, share)
+        share = ceil(online.games / (actors or processes))
+        play = self._play(f"{label} play", 1, play_work, engines, actors or processes, share)
         needed = processes + actors * engine.gpus
-        if actors and needed > self.devices and not self.device.is_cpu:
+        if actors and needed > self.devices and self.on_gpu:
             play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
-        in_file = self.device.is_cpu and not isinstance(online.reference, MovingReference)  # a fixed reference
+        in_file = not self.on_gpu and not isinstance(online.reference, MovingReference)  # a fixed reference
         reference = get(phase.algorithm)(online, seed=0).needs.reference and not in_file
-        training = partial(self._training, label, 1, work, copies=reference + (online.average_decay > 0))
+        training = self._training(label, 1, work, copies=reference + (online.average_decay > 0))
+        playing = resident_memory(training.memory, online, processes)
+        if not online.lora and (self.on_vllm or is_sharded):
+            playing += transfer_memory(self.shape, self.number, gathered=is_sharded)
+        training = training.taking(max(training.memory, playing, key=lambda one: one.total), training.room)
         if actors:
             sharing = Sharing(engines, (engine.memory or GPU_MEMORY) / engines, 0)
-            play = replace(play, engines=engines, sharing=sharing) if self.on_vllm else play
-            return play, self._with_gathered(training(), online, Memory())
-        if self.on_vllm and not self.device.is_cpu:
-            return self._shared(play, online, plays, training)
+            return [replace(play, engines=engines, sharing=sharing) if self.on_vllm else play, training]
+        if self.on_vllm and self.on_gpu:
+            return self._shared(play, training, playing, online, play_work)
+        weights = 0.0 if online.lora else 4.0 * self.shape.parameters
+        waiting = weights * online.overlap * (online.overlap > 1 and not self.on_gpu)  # for steps played ahead
+        if not online.overlap and not self.on_vllm and not is_sharded and self.number == 4:
+            waiting = -weights  # the policy's engine has the trainer's (``Engine.share_weights``)
         # an evaluation's transformers engines are closed before the next update
         held = engines if self.on_vllm else len(engine_players(online.model_copy(update={"evaluate_every": None})))
-        beside = self._engines(plays, online.sampling, held) + Memory(policies=self._waiting_weights(online))
-        return play, self._with_gathered(training(beside=beside), online, beside)
-
-    def _with_gathered(self, plan: StagePlan, online: OnlineSettings, beside: Memory) -> StagePlan:
-        """Return training, planned with engines ``beside``, with the memory between updates if that is more: each
-        process of FSDP2 then gathers the weights of a whole model for the engines.
-        """
-        if online.lora or online.parallel != "fsdp":
-            return plan
-        kept = resident_memory(plan.memory, online, 1) + replace(beside, policies=0.0)  # these are kept already
-        between = kept + transfer_memory(self.shape, self.number, gathered=True)
-        if between.total <= plan.memory.total:
-            return plan
-        problems = [*plan.problems, *([LACKS] if between.total > plan.room else [])]
-        return replace(plan, memory=between, problems=[*dict.fromkeys(problems)])
-
-    def _waiting_weights(self, online: OnlineSettings) -> float:
-        """Return the bytes of the weight copies that wait in this memory for steps played more than one ahead; below 0,
-        those of the trainer's weights that the policy's engine shares (``Engine.share_weights``).
-        """
-        weights = 0.0 if online.lora else 4.0 * self.shape.parameters
-        if online.overlap:
-            return weights * online.overlap if self.device.is_cpu and online.overlap > 1 else 0.0
-        return -weights if not self.on_vllm and online.parallel == "replicas" and self.number == 4 else 0.0
+        beside = [self._engines(play_work, count) + Memory(policies=waiting) for count in (engines, held)]
+        room = training.room
+        return [play.taking(playing + beside[0], room), training.taking(training.memory + beside[1], room)]
 
     def _shared(
-        self,
-        play: StagePlan,
-        online: OnlineSettings,
-        plays: Mapping[Game, int],
-        training: Callable[..., StagePlan],
-    ) -> tuple[StagePlan, StagePlan]:
-        """Return play and ``training``, which share each GPU with vLLM."""
-        gpu, alone = self.device.memory, training()
-        resident = resident_memory(alone.memory, online, online.processes or self.devices)
-        if not online.lora:
-            resident += transfer_memory(self.shape, self.number, gathered=online.parallel == "fsdp")
-        engines, least, sharing = self._sharing(online, plays, resident.total, alone.memory.total)
-        share = self.config.engine.memory
-        awake = sharing.each * engines * gpu if sharing else share * gpu if share else engines * least
-        problems = [one for one in play.problems if one != LACKS]  # an engine alone: ``least`` counts it, too
-        memory = resident + Memory(engines=awake)
-        play = replace(play, engines=engines, sharing=sharing, problems=problems, memory=memory, room=gpu * USABLE)
-        if sharing is None:
-            play.problems.append(
-                f"trainer and vLLM do not fit together: while playing {resident.total / GIB:.1f} GiB and "
-                f"{engines} x {least / GIB:.1f} GiB at least, while training {alone.memory.total / GIB:.1f} GiB, of "
-                f"{gpu * USABLE / GIB:.1f} GiB"
-            )
-        else:
-            play.notes.append(sharing.describe())
-        asleep = sharing is not None and sharing.sleep > 0
-        return play, training(beside=Memory(engines=engines * ASLEEP if asleep else awake))
-
-    def _sharing(
-        self, online: OnlineSettings, plays: Mapping[Game, int], resident: float, training: float
-    ) -> tuple[int, float, Sharing | None]:
-        """Return the number of engines, the bytes that each needs at least, and how they share a GPU with the trainer,
-        if they fit; ``resident`` and ``training`` are the trainer's bytes.
-        """
-        engine, processes, adapters = self.config.engine, online.processes or self.devices, online.lora is not None
+        self, play: StagePlan, training: StagePlan, playing: Memory, online: OnlineSettings, work: Work
+    ) -> Stages:
+        """Return play and training, which share each GPU with vLLM; ``playing``: the trainer's memory meanwhile."""
+        engine, gpu, processes = self.config.engine, self.device.memory, online.processes or self.devices
+        adapters, room = online.lora is not None, training.room
         engines, fewest = (len(engine_players(online, together=one)) for one in (adapters, True))
-        least = self._engines(plays, online.sampling, 1)
-        text = max(self._play_work(game, online.sampling).largest[0] for game in plays)
+        least = self._engines(work, 1)
         at_once = min(engine.concurrency, ceil(online.games / processes))
-        cache = max(least.cache, at_once * text * self.shape.kv_bytes(self.number, engine.tensor_parallel))
+        cache = max(least.cache, at_once * work.largest[0] * self.shape.kv_bytes(self.number, engine.tensor_parallel))
         weights = self.number * self.shape.parameters * engines * processes
         shared = partial(
-            share_out, self.device.memory, least=least.total, roomy=least.total - least.cache + cache,
-            resident=resident, training=training, share=engine.memory,
+            share_out, gpu, least=least.total, roomy=least.total - least.cache + cache, resident=playing.total,
+            training=training.memory.total, share=engine.memory,
             sleep=sleep_level(online, weights, self.host, adapters=adapters),
         )  # fmt: skip
-        found = shared(engines)
+        sharing = shared(engines)
         # copies of the policy may take turns in one engine if the trainer's weights are whole and constant in play
         in_turn = fewest < engines and not online.overlap and online.parallel == "replicas"
-        if found is None and in_turn and (turns := shared(fewest)):
-            return fewest, least.total, replace(turns, in_turn=True)
-        return engines, least.total, found
+        if sharing is None and in_turn and (turns := shared(fewest)):
+            engines, sharing = fewest, replace(turns, in_turn=True)
+        awake = gpu * sharing.each * engines if sharing else gpu * (engine.memory or 0.0) or engines * least.total
+        play = replace(play, engines=engines, sharing=sharing).taking(playing + Memory(engines=awake), room)
+        if sharing is None:
+            problem = (
+                f"{APART}: while playing {playing.total / GIB:.1f} GiB and {engines} x {least.total / GIB:.1f} GiB at "
+                f"least, while training {training.memory.total / GIB:.1f} GiB, of {room / GIB:.1f} GiB"
+            )
+            play = replace(play, problems=[*(one for one in play.problems if one != LACKS), problem])
+        else:
+            play.notes.append(sharing.describe())
+        beside = engines * ASLEEP if sharing and sharing.sleep else awake
+        return [play, training.taking(training.memory + Memory(engines=beside), room)]
+
+    def _at_work(self, processes: int) -> int:
+        """Return how many devices ``processes`` use: on one machine without GPUs they share its cores."""
+        return 1 if self.device.is_cpu and self.config.cluster.address in (None, "local") else processes
+
+    def _usual(self, sampling: SamplingConfig) -> tuple[float, float]:
+        """Return the assumed tokens of an utterance, and of its thought."""
+        return min(self.assumed.utterance, sampling.max_new_tokens), min(self.assumed.thought, sampling.thought_tokens)
+
+    def _engines(self, play: Work, models: int) -> Memory:
+        return play_memory(self.shape, self.config.engine, play.largest[0], self.number, models, self.on_vllm)
+
+    def _training(self, label: str, times: int, work: Work, copies: int = 0) -> StagePlan:
+        """Plan training on ``work``, with ``copies`` of the trained weights in memory."""
+        phase, shape, on_gpu = self.phases[label], self.shape, self.on_gpu
+        settings, processes = phase.settings, phase.settings.processes or self.devices
+        online = isinstance(settings, OnlineSettings)
+        updates = settings.steps * settings.updates if online else ceil(work.count / settings.global_batch_size)
+        hours = START_S[self.device.is_cpu] / 3600 + training_hours(
+            shape, settings, work, updates, self.device, self._at_work(processes), self.assumed,
+            number=self.number, reference=get(phase.algorithm)(settings, seed=0).needs.reference,
+        )  # fmt: skip
+        size, adapters = settings.micro_batch_size, adapter_count(phase, self.config.game_of(phase))
+        fed, trained = (most * size * work.growth for most in work.largest)
+        fed = min(max(fed, work.length * work.growth), size * getattr(settings, "max_length", inf))
+        memory = training_memory(
+            shape, settings, fed, trained, self.number, processes, on_gpu=on_gpu, adapters=adapters
+        )
+        weights = 4.0 * (adapters * shape.adapter(settings.lora) or shape.parameters)
+        more = weights * copies / (processes if settings.parallel == "fsdp" else 1)
+        memory += Memory(policies=more, program=0.0 if on_gpu else PROGRAM)
+        stage = StagePlan(label, times, "samples", work.count, updates, work.games, work.fed, hours)
+        if processes > self.devices and on_gpu:
+            stage.problems.append(f"processes={processes}, but there are {self.devices} GPUs")
+        stage.problems.extend(training_refusals(settings, self.config.model.dtype))
+        if memory.host:
+            stage.notes.append(f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all")
+        return stage.taking(memory, self.device.memory * USABLE if on_gpu else self.device.memory / processes)
+
+    def _play(
+        self, name: str, times: int, work: Work, models: int, engines: int = 0, at_once: float = inf
+    ) -> StagePlan:
+        """Plan play by engines with ``models`` models each. ``engines``: the number of engines of online steps, which
+        use the GPUs that they find; ``at_once``: the games of each in a step, which are fewer than it may play.
+        """
+        engine, cluster, device, count = self.config.engine, self.config.cluster, self.device, self.devices
+        alone = self.on_vllm and self.on_gpu and not cluster.address and engines < 2
+        copies = engine.data_parallel or (max(count // engine.tensor_parallel, 1) if alone else 1)
+        each = engine.tensor_parallel * copies
+        workers = engines or ((cluster.workers or max(count // each, 1)) if cluster.address else 1)
+        # models alternate, and a game waits for one utterance
+        used, batch = workers * each, max(min(engine.concurrency, at_once) / copies / (1 if engines else models), 1.0)
+        # vLLM computes each request separately
+        generated = replace(work, trained=work.drawn) if self.on_vllm else work
+        sizes = device, self._at_work(workers * copies), batch, self.number, self.assumed
+        hours = START_S[device.is_cpu] / 3600 + play_hours(self.shape, engine, generated, *sizes)
+        stage = StagePlan(name, times, "games", work.count, 0, 0, work.fed + work.drawn, hours)
+        if self.on_vllm and (refusal := split_refusal(self.shape.heads, self.shape.kv_heads, engine.tensor_parallel)):
+            stage.problems.append(refusal)
+        if used > count and self.on_gpu:
+            stage.problems.append(f"the engines need {used} GPUs, but there are {count}")
+        elif not engines and count > 1:
+            idle = f"; {count - used} are idle{self._fix_for_idle()}" if used < count else ""
+            at_once_each = f"{batch:.0f} utterances at once for each copy of the model (engine.concurrency)"
+            stage.notes.append(f"{used} of {count} GPUs play, {at_once_each}{idle}")
+        memory = self._engines(work, models) + Memory(program=0.0 if self.on_gpu else PROGRAM)
+        return stage.taking(memory, device.memory * ((engine.memory or GPU_MEMORY) if self.on_vllm else 1.0))
+
+    def _fix_for_idle(self) -> str:
+        """Return the setting that lets idle GPUs play, if there is one."""
+        engine, cluster = self.config.engine, self.config.cluster
+        if cluster.address is None and not self.on_vllm:  # it has one engine
+            return ": set cluster.address=local"
+        if cluster.address is not None and cluster.workers:
+            return ": set cluster.workers=null"
+        return ": set engine.data_parallel=null" if engine.data_parallel else ""

@@ -151,11 +151,6 @@ class Device:
     is_cpu: bool = False
     full_flops: float = 0.0
 
-    @property
-    def prefers_float32(self) -> bool:
-        """Whether ``model.dtype=auto`` takes float32, by the rule of ``spag.models.loading.fastest_dtype``."""
-        return self.is_cpu and self.full_flops >= self.flops
-
 
 PCIE = 32e9
 """Bytes per second between a GPU and the machine's memory: PCIe 4.0 x16, one direction."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from spag.algorithms.settings import IterationSettings
+from spag.config.schema import RunConfig
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
 from spag.core.options import SamplingConfig
@@ -12,13 +14,22 @@ from spag.core.seeds import derive_seed
 from spag.engines.base import Player
 from spag.engines.bot import BotEngine
 from spag.engines.players import Kind, bot_names, bot_of, kind_of
-from spag.games.base import Game
+from spag.games.base import Game, tasks_of
 from spag.rollout.matchmaking import training_specs
 from spag.rollout.runner import play
+from spag.storage.episodes import read_episodes
 
 TEACHER = "teacher"
 BOT_GAMES = 200
 """Games of a bot if ``max_episodes`` is not set."""
+_FEW = (
+    "only the {games:,} shipped games (the paper: 23,354 games of GPT-4, of which about 5,000 suffice). Self-play of "
+    "{plays:,} games then gives little to learn from. Download gpt4_game_top30k_results.json, or the samples "
+    "train_imitation_gpt4.json, by the links in data/README.md of github.com/Linear95/SPAG, and add "
+    "{option}=[gpt4_game_top30k_results.json]. Or let a model of your choice play: spag play openai:MODEL openai:MODEL "
+    "--count 5000 --output games.jsonl, then add {option}=[games.jsonl]"
+)
+"""GPT-4 won 20,067 games as attacker and 3,287 as defender; how many suffice: upstream's issue 5."""
 
 
 def teacher_path(game: Game) -> Path:
@@ -48,3 +59,25 @@ def bot_games(name: str, limit: int | None, seed: int, game: Game) -> Iterator[E
     player = Player(BotEngine(bot_of(game, name)), name, SamplingConfig())
     named = [replace(spec, id=f"{name}/{spec.id}") for spec in specs]
     return play(named, dict.fromkeys(game.roles, player), game=game)
+
+
+def few_games(config: RunConfig) -> str:
+    """Return what a run's imitation lacks if it has the shipped games alone, and self-play more than ten times as many;
+    else nothing.
+    """
+    plays, found = 0, ""
+    for phase in config.phases:
+        if isinstance(settings := phase.settings, IterationSettings):
+            tasks = settings.tasks or len(tasks_of(config.game_of(phase).build(), settings.splits, None, 0))
+            plays = max(plays, tasks * settings.repeats)
+    algorithms = [phase.algorithm for phase in config.phases]
+    for at, phase in enumerate(config.phases):
+        settings, name = phase.settings, phase.algorithm
+        if getattr(settings, "episodes", None) == [TEACHER]:
+            game = config.game_of(phase).build()
+            own = sum(game.split_of(one.task) in settings.splits for one in read_episodes(teacher_path(game)))
+            games = min(own, settings.max_episodes or own)
+            place = name if algorithms.count(name) == 1 else f"phases.{at}"
+            if plays > 10 * games:
+                found = _FEW.format(games=games, plays=plays, option=f"--set {place}.episodes")
+    return found
