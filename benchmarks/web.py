@@ -76,22 +76,17 @@ def kinds(words: Sequence[str]) -> dict[str, tuple[str, Query]]:
         "any page": lambda rng: {"page": rng.randint(1, 1600)},
         "by iteration": lambda rng: {"source": f"spag-{rng.randint(1, ITERATIONS)}"},
         "by outcome": lambda rng: {"outcome": rng.choice(list(TABOO.outcomes))},
-        "by winner and length": lambda rng: {"winner": "nobody", "shortest": rng.randint(1, 5),
-        "longest": rng.randint(5, 10)},
         "by word": lambda rng: {"task": rng.choice(words)},
         "text, one word": lambda rng: {"text": f'"{rng.choice(words)}"'},
         "text, while typing": lambda rng: {"text": rng.choice(words)[:3]},
         "text, three words": lambda rng: {"text": " ".join(rng.sample(list(words), 3))},
         "text and every filter": lambda rng: {
-            "text": rng.choice(words), "winner": "attacker", "outcome": "attacker_wins", "source": "spag-3",
-            "longest": 8,
+            "text": rng.choice(words), "task": rng.choice(words), "outcome": "attacker_wins", "source": "spag-3",
         },
     }  # fmt: skip
     return {
         **{f"games, {title}": ("/games", query) for title, query in games.items()},
         "one game": ("/games/spag-2/{}", lambda rng: {}),
-        "one word": ("/tasks", lambda rng: {"task": rng.choice(words)}),
-        "words": ("/tasks", lambda rng: {}),
         "overview": ("/", lambda rng: {}),
     }
 

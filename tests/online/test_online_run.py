@@ -471,7 +471,7 @@ def test_a_length_that_would_cut_what_was_sampled_is_refused_first(
 ) -> None:
     sampling = "sampling: {published: true, max_new_tokens: 100}"
     phases = f"phases=[{{algorithm: spag, template: {template}, {sampling}, max_length: {length}}}]"
-    said = rf"phases\.0 \(spag\): max_length={length}: an utterance of player_0 may have {message}"
+    said = rf"phases\.0 \(spag\): max_length={length}: an utterance may have {message}"
     with pytest.raises(ConfigError, match=said):
         run_here(config_for(model, phases, "arena.entrants=[base, spag-1]"), tmp_path / "run")
     assert not (tmp_path / "run" / "1-spag").exists()
