@@ -121,9 +121,8 @@ class RayPlayers:
             raise EngineError("weights change only between plays")
         names = frozenset(weights)
         self._updates = [older for older in self._updates if older.player != player or not older.names <= names]
-        update = NewWeights(
-            player, names, ray.put(pack(weights, dtype))
-        )  # after the older ones have left the object store
+        packed = ray.put(pack(weights, dtype))  # after the older ones have left the object store
+        update = NewWeights(player, names, packed)
         self._updates.append(update)
         for worker in self.workers:
             worker.calls.append(worker.actor.update_weights.remote(update.packed, player))
