@@ -153,6 +153,12 @@ def _name_of(game: dict[str, Any], data: dict[str, Any]) -> Any:
     return game.get("name") or (run.get("name") if isinstance(run, dict) else None) or DEFAULT
 
 
+def phase_option(config: RunConfig, at: int) -> str:
+    """Return what ``--set`` calls the phase of index ``at``: its algorithm, or its number if others have the same."""
+    name = config.phases[at].algorithm
+    return name if sum(phase.algorithm == name for phase in config.phases) == 1 else f"phases.{at}"
+
+
 def _phase_path(data: dict[str, Any], path: list[str]) -> list[str]:
     """Return the path of an option whose phase is named by its algorithm. Raises ``ConfigError`` if several match."""
     name, known = path[0], algorithm_names()

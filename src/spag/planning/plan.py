@@ -6,15 +6,15 @@ from functools import cached_property, partial
 from math import ceil, inf
 
 from spag.algorithms import get
-from spag.algorithms import names as algorithm_names
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import SELF, IterationSettings
+from spag.config.files import phase_option
 from spag.config.refusals import training_refusals
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
 from spag.engines.players import Kind, kind_of
 from spag.engines.vllm.setup import GPU_MEMORY, split_refusal
-from spag.games.base import Game, tasks_of
+from spag.games.base import Game
 from spag.games.registry import DEFAULT
 from spag.planning.advice import advice
 from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
@@ -23,6 +23,7 @@ from spag.planning.samples import Work, games_work, iteration_work, online_work,
 from spag.planning.sharing import ASLEEP, USABLE, Sharing, engine_players, share_out, sleep_level
 from spag.planning.specs import GIB, Device, ModelShape
 from spag.planning.stage import LACKS, StagePlan, adapter_count, phases_of
+from spag.rollout.matchmaking import games_of_iteration
 from spag.runs.layout import arena_entrants
 
 APART = "trainer and vLLM do not fit together"
@@ -83,10 +84,6 @@ class Planner:
         play = games_work(games, arena.sampling, *self._usual(arena.sampling))
         return [*found, *self._played("arena", 1, play, entrants)]
 
-    def place_of(self, label: str) -> str:
-        """Return the option that a phase's options are below."""
-        return label if label in algorithm_names() else f"phases.{[*self.phases].index(label)}"
-
     def _advised(self, plan: Callable[["Planner"], Stages], label: str = "") -> Stages:
         """Return the stages that ``plan`` returns, of which one trains the phase of ``label``, with advice if they lack
         memory.
@@ -99,7 +96,8 @@ class Planner:
             return None if any(one.problems for one in then) else then[short[0]].memory.total
 
         if short:
-            settings, place = (self.phases[label].settings, self.place_of(label)) if label else (None, "")
+            settings = self.phases[label].settings if label else None
+            place = phase_option(self.config, [*self.phases].index(label)) if label else ""
             options = {"on_gpu": self.on_gpu, "splits": self.on_vllm and self.on_gpu}
             stages[short[0]].advice.extend(advice(self.config, self.devices, settings, place, fits, **options))
         return stages
@@ -120,7 +118,7 @@ class Planner:
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
     ) -> Iterator[StagePlan]:
         """Yield self-play and training of an iteration."""
-        games = (settings.tasks or len(tasks_of(game, tuple(settings.splits), None, 0))) * settings.repeats
+        games = games_of_iteration(game, settings)
         sizes = self._usual(settings.sampling)
         play = games_work({game: games}, settings.sampling, *sizes)
         yield from self._played(f"{label} self-play", settings.iterations, play, {SELF, *settings.opponents})

@@ -18,12 +18,12 @@ from math import log10
 from threading import Lock
 
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import SELF, SNAPSHOT, snapshot_name
+from spag.algorithms.settings import SELF, SNAPSHOT, IterationSettings, snapshot_name
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
 from spag.core.seeds import derive_seed
 from spag.core.types import Split, Task
-from spag.games.base import Game
+from spag.games.base import Game, tasks_of
 from spag.rollout.runner import GameSpec, game_specs
 
 FADE = 0.9
@@ -104,6 +104,11 @@ def training_specs(game: Game, groups: int, seed: int, size: int = 1) -> list[Ga
         for first in range(number * size, len(specs), rounds * size)
     ]
     return [spec for group in in_order[:groups] for spec in group]
+
+
+def games_of_iteration(game: Game, settings: IterationSettings) -> int:
+    """Return how many games an iteration plays."""
+    return (settings.tasks or len(tasks_of(game, settings.splits, None, 0))) * settings.repeats
 
 
 def spread(weights: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> dict[str, float]:

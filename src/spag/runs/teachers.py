@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spag.algorithms.settings import IterationSettings
+from spag.config.files import phase_option
 from spag.config.schema import RunConfig
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
@@ -14,8 +15,8 @@ from spag.core.seeds import derive_seed
 from spag.engines.base import Player
 from spag.engines.bot import BotEngine
 from spag.engines.players import Kind, bot_names, bot_of, kind_of
-from spag.games.base import Game, tasks_of
-from spag.rollout.matchmaking import training_specs
+from spag.games.base import Game
+from spag.rollout.matchmaking import games_of_iteration, training_specs
 from spag.rollout.runner import play
 from spag.storage.episodes import read_episodes
 
@@ -68,16 +69,13 @@ def few_games(config: RunConfig) -> str:
     plays, found = 0, ""
     for phase in config.phases:
         if isinstance(settings := phase.settings, IterationSettings):
-            tasks = settings.tasks or len(tasks_of(config.game_of(phase).build(), settings.splits, None, 0))
-            plays = max(plays, tasks * settings.repeats)
-    algorithms = [phase.algorithm for phase in config.phases]
+            plays = max(plays, games_of_iteration(config.game_of(phase).build(), settings))
     for at, phase in enumerate(config.phases):
-        settings, name = phase.settings, phase.algorithm
+        settings = phase.settings
         if getattr(settings, "episodes", None) == [TEACHER]:
             game = config.game_of(phase).build()
             own = sum(game.split_of(one.task) in settings.splits for one in read_episodes(teacher_path(game)))
             games = min(own, settings.max_episodes or own)
-            place = name if algorithms.count(name) == 1 else f"phases.{at}"
             if plays > 10 * games:
-                found = _FEW.format(games=games, plays=plays, option=f"--set {place}.episodes")
+                found = _FEW.format(games=games, plays=plays, option=f"--set {phase_option(config, at)}.episodes")
     return found

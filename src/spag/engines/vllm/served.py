@@ -11,7 +11,7 @@ from spag.core.errors import first_line
 
 HOST = "host"
 """Replaces the id of a GPU for a buffer in host memory."""
-_STEPS = 10  # that vLLM may take to drop requests
+_STEPS = 10  # that vLLM may take to free the blocks of texts that were cut
 
 
 class ServedWeights:

@@ -63,7 +63,7 @@ class ByRole(Section):
 
 
 class Instructions(ByRole):
-    """What each role is told to do; only the attacker's names the target word."""
+    """Each role's instruction. Only the attacker's contains the target word."""
 
     attacker: Annotated[Text, AfterValidator(Template(_TURNS | _WORD, _WORD))]
     defender: Annotated[Text, AfterValidator(Template(_TURNS))]
