@@ -535,6 +535,19 @@ def test_what_cannot_be_served_is_refused_at_once(arguments: list[str], says: st
     assert (answer.exit_code, says in answer.stderr) == (2, True), answer.stderr
 
 
+def test_a_chat_without_a_limit_may_have_what_room_is_left(http: TestClient) -> None:
+    """Its default of 256 tokens does not fit beside a prompt of 318."""
+    asked = {**CHAT, "messages": [{"role": "user", "content": "x" * 300}], "seed": 1, "min_tokens": 256}
+    for path, more, status in (("after", {}, 200), ("base", {}, 200), ("after", {"max_tokens": 256}, 400)):
+        answer = http.post("/v1/chat/completions", json={**asked, "model": path, **more})
+        assert answer.status_code == status
+        if status == 200:
+            assert answer.json()["usage"]["total_tokens"] == 400
+    asked = {**CHAT, "messages": [{"role": "user", "content": "x" * 400}]}
+    answer = http.post("/v1/chat/completions", json=asked)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 def test_the_largest_top_k_switches_nothing_off(http: TestClient) -> None:
     """It is more than our settings take."""
     whole, all_tokens = (http.post("/v1/completions", json={**TEXT, "seed": 1, "top_k": k}) for k in (0, 2**31))

@@ -112,8 +112,8 @@ async def _answer(models: Mapping[str, EndpointModel], request: Request, kind: t
     asked = read_request(await request.body(), kind)
     model = _find(models, asked.model)
     name = f"{'chatcmpl' if kind is ChatAsked else 'cmpl'}-{secrets.token_hex(12)}"
-    prompts = model.prompts(asked)
-    requests = engine_requests(asked, prompts, name)
+    prompts, most = model.prompts(asked)
+    requests = engine_requests(asked, prompts, most, name)
     # including those of requests that were cancelled: the engines still generate them
     waiting = sum(one.unfinished for one in models.values())
     if waiting + len(requests) > MOST_WAITING:

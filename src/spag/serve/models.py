@@ -11,7 +11,7 @@ from spag.engines.base import Completion, Engine, Request, RequestError
 from spag.engines.prompts import context_length
 from spag.engines.thread import ModelThread
 from spag.models.tokens import PromptStyle, chat_text, encode_prompt
-from spag.serve.requests import NO_ROOM, Asked, CompletionAsked, RefusedError
+from spag.serve.requests import NO_ROOM, Asked, ChatAsked, CompletionAsked, RefusedError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,18 +30,22 @@ class EndpointModel:
     open_engine: Callable[[], Engine]
     _thread: ModelThread | None = field(default=None, init=False)
 
-    def prompts(self, asked: Asked) -> list[str]:
-        """Return the texts to continue. Raises ``RefusedError``."""
-        texts = self._texts(asked)
+    def prompts(self, asked: Asked) -> tuple[list[str], int]:
+        """Return the texts to continue, and the most tokens of each reply: without ``max_tokens`` a chat's has its
+        default, or what room is left. Raises ``RefusedError``.
+        """
+        texts, most = self._texts(asked), asked.max_tokens
         for text in texts:
             length = len(encode_prompt(self.tokenizer, text, self.style))
             if not length:
                 raise RefusedError("prompt: it is empty, and the model has no token to start from", field="prompt")
-            if length + asked.max_tokens > self.longest:
-                both = f"{asked.max_tokens:,} and a prompt of {length:,} tokens"
+            if isinstance(asked, ChatAsked) and "max_tokens" not in asked.model_fields_set:
+                most = max(1, min(most, self.longest - length))
+            if length + most > self.longest:
+                both = f"{most:,} and a prompt of {length:,} tokens"
                 says = f"max_tokens: {both} are more than the {self.longest:,} that {self.name} is served with"
                 raise RefusedError(says, field="max_tokens", code=NO_ROOM)
-        return texts
+        return texts, most
 
     def _texts(self, asked: Asked) -> list[str]:
         plain = self.style is PromptStyle.PLAIN

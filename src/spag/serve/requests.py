@@ -175,8 +175,10 @@ def read_request(body: bytes, kind: type[Asked]) -> Asked:
         raise RefusedError(f"{field}: {says[:1].lower()}{says[1:]}", field=field) from error
 
 
-def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request]:
-    """Return a request to the engine for every choice, grouped by prompt; without a seed, they differ every time."""
+def engine_requests(asked: Asked, prompts: list[str], most: int, name: str) -> list[Request]:
+    """Return a request to the engine for every choice, of at most ``most`` tokens, grouped by prompt; without a seed,
+    they differ every time.
+    """
     if asked.n * len(prompts) > MOST_CHOICES:
         says = f"{asked.n} x {len(prompts)} prompts are more than {MOST_CHOICES} texts; ask in several requests"
         raise RefusedError(f"n: {says}", field="n")
@@ -187,8 +189,8 @@ def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request
         temperature=asked.temperature,
         top_p=asked.top_p,
         top_k=min(max(0, asked.top_k), LARGEST),
-        max_new_tokens=asked.max_tokens,
-        min_new_tokens=min(asked.min_tokens, asked.max_tokens),
+        max_new_tokens=most,
+        min_new_tokens=min(asked.min_tokens, most),
     )
     seed = secrets.randbits(62) if asked.seed is None else asked.seed
     return [
