@@ -231,7 +231,8 @@ def test_a_thought_that_is_asked_for_comes_apart(chat_folder: Path, opened: bool
         assert cut == {"role": "assistant", "content": None, "reasoning_content": "It"}
         plain = replies[8].rpartition("</think>")[2] if opened else replies[8]
         assert message() == {"role": "assistant", "content": plain}  # as ever
-        for reply_sent in (told, cut, told | {"refusal": None}):  # a client sends replies back as they came
+        empty = {"refusal": None, "tool_calls": []}
+        for reply_sent in (told, cut, told | empty):  # a client sends replies back as they came
             talk = [*CHAT["messages"], reply_sent, {"role": "user", "content": "Hi"}]
             assert message(messages=talk) == {"role": "assistant", "content": plain}
 
@@ -315,6 +316,7 @@ TEXT: dict[str, Any] = {"model": "base", "prompt": "Hi"}
         ({**TEXT, **THINKING}, 400, "chat_template_kwargs: is not supported here"),
         ({**TEXT, "model": "after"}, 400, "after is served with prompt_style chat"),
         ({**CHAT, "tools": [{"type": "function"}]}, 400, "tools: "),
+        ({**CHAT, "tool_choice": "required"}, 400, "tool_choice: is not supported here"),
         ({**CHAT, "response_format": {"type": "json_object"}}, 400, "response_format: is not supported here"),
         ({**CHAT, "top_logprobs": 3}, 400, "top_logprobs: is not supported here"),
         ({}, 400, "model: field required"),
@@ -337,6 +339,9 @@ def test_fields_that_change_nothing_may_be_sent(http: TestClient) -> None:
         sent = {**asked, **same, **NEUTRAL, "user": "me", "metadata": {"a": "b"}, "logprobs": None, "extra": None}
         plain, full = (http.post(f"/v1/{path}", json=body).json() for body in ({**asked, **same}, sent))
         assert plain["choices"] == full["choices"]
+    for choice in ("auto", "none"):
+        body = {**CHAT, **same, "tool_choice": choice}
+        assert http.post("/v1/chat/completions", json=body).json()["choices"] == plain["choices"]
 
 
 BODIES = [

@@ -31,7 +31,7 @@ NO_ROOM = "context_length_exceeded"
 """OpenAI's code for a prompt that leaves no room for the reply."""
 NEUTRAL: dict[str, Any] = {
     **{"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}, "echo": False, "best_of": 1, "suffix": ""},
-    **{"top_logprobs": 0, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "store": False},
+    **{"top_logprobs": 0, "tools": [], "response_format": {"type": "text"}, "store": False},
 }
 """Unsupported fields, and their neutral values."""
 LABELS = {"user", "metadata"}
@@ -115,7 +115,8 @@ class Message(_Fields):
         """Take a reply of this server as it was sent: its empty fields, and its thought, which no prompt repeats."""
         if not isinstance(data, dict) or data.get("role") != "assistant":
             return data
-        given = {name: value for name, value in data.items() if value is not None and name != "reasoning_content"}
+        empty: tuple[Any, ...] = (None, [])  # vLLM sends "tool_calls": []
+        given = {name: value for name, value in data.items() if value not in empty and name != "reasoning_content"}
         return {"content": "", **given}
 
     def plain(self) -> dict[str, str]:
@@ -136,6 +137,7 @@ class ChatAsked(_Asked):
     messages: list[Message] = Field(min_length=1, max_length=1000)
     max_tokens: int = Field(256, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     logprobs: bool = False
+    tool_choice: Literal["auto", "none"] = "none"  # asks nothing without tools, which are refused
     chat_template_kwargs: TemplateOptions = TemplateOptions()
 
     @model_validator(mode="before")
