@@ -586,7 +586,7 @@ def test_json_holds_the_same_figures_and_assumptions_can_be_changed() -> None:
     assert slow["total"]["hours"] > fast["total"]["hours"]
     assert slow["assumptions"]["mfu"] == 0.2
     assert slow["parameters"] == 134_515_008
-    assert not any(one["problems"] for one in slow["stages"]) and slow["total"]["fits"]
+    assert not any(one["refusals"] or one["shortage"] for one in slow["stages"]) and slow["total"]["fits"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

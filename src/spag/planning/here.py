@@ -82,7 +82,7 @@ def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
         if play.sharing is None and engine.memory is None:
             fixes = "; ".join(one for one in play.advice if "--gpus" not in one)
             remedy = f"{fixes or 'use a larger GPU'} (engine.memory=SHARE tries it all the same)"
-            raise ConfigError(f"{play.name}: {play.problems[-1]}; {remedy}")
+            raise ConfigError(f"{play.name}: {play.shortage}; {remedy}")
         share = play.sharing or Sharing(play.engines, (engine.memory or 0.0) / play.engines, 0)
         options = engine.model_dump() | {"memory": share.each, "sleep": share.sleep, "in_turn": share.in_turn}
         found[play.name.removesuffix(" play")] = PlannedEngine(**options)

@@ -22,11 +22,10 @@ from spag.planning.memory import PROGRAM, Memory, play_memory, resident_memory, 
 from spag.planning.samples import Work, games_work, iteration_work, online_work, teacher_work
 from spag.planning.sharing import ASLEEP, USABLE, Sharing, engine_players, share_out, sleep_level
 from spag.planning.specs import GIB, Device, ModelShape
-from spag.planning.stage import LACKS, StagePlan, adapter_count, phases_of
+from spag.planning.stage import StagePlan, adapter_count, phases_of
 from spag.rollout.matchmaking import games_of_iteration
 from spag.runs.layout import arena_entrants
 
-APART = "trainer and vLLM do not fit together"
 Stages = list[StagePlan]
 
 
@@ -89,7 +88,7 @@ class Planner:
         memory.
         """
         stages = plan(self)
-        short = [at for at, one in enumerate(stages) if any(what.startswith((LACKS, APART)) for what in one.problems)]
+        short = [at for at, one in enumerate(stages) if one.shortage]
 
         def fits(config: RunConfig, devices: int) -> float | None:
             then = plan(replace(self, config=config, devices=devices))
@@ -150,7 +149,7 @@ class Planner:
         play = self._play(f"{label} play", 1, play_work, engines, actors or processes, share)
         needed = processes + actors * engine.gpus
         if actors and needed > self.devices and self.on_gpu:
-            play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
+            play.refusals.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
         in_file = not self.on_gpu and not isinstance(online.reference, MovingReference)  # a fixed reference
         reference = get(phase.algorithm)(online, seed=0).needs.reference and not in_file
         training = self._training(label, 1, work, copies=reference + (online.average_decay > 0))
@@ -197,11 +196,12 @@ class Planner:
         awake = gpu * sharing.each * engines if sharing else gpu * (engine.memory or 0.0) or engines * least.total
         play = replace(play, engines=engines, sharing=sharing).taking(playing + Memory(engines=awake), room)
         if sharing is None:
-            problem = (
-                f"{APART}: while playing {playing.total / GIB:.1f} GiB and {engines} x {least.total / GIB:.1f} GiB at "
-                f"least, while training {training.memory.total / GIB:.1f} GiB, of {room / GIB:.1f} GiB"
+            shortage = (
+                f"trainer and vLLM do not fit together: while playing {playing.total / GIB:.1f} GiB and {engines} x "
+                f"{least.total / GIB:.1f} GiB at least, while training {training.memory.total / GIB:.1f} GiB, of "
+                f"{room / GIB:.1f} GiB"
             )
-            play = replace(play, problems=[*(one for one in play.problems if one != LACKS), problem])
+            play = replace(play, shortage=shortage)
         else:
             play.notes.append(sharing.describe())
         beside = engines * ASLEEP if sharing and sharing.sleep else awake
@@ -239,8 +239,8 @@ class Planner:
         memory += Memory(policies=more, program=0.0 if on_gpu else PROGRAM)
         stage = StagePlan(label, times, "samples", work.count, updates, work.games, work.fed, hours)
         if processes > self.devices and on_gpu:
-            stage.problems.append(f"processes={processes}, but there are {self.devices} GPUs")
-        stage.problems.extend(training_refusals(settings, self.config.model.dtype))
+            stage.refusals.append(f"processes={processes}, but there are {self.devices} GPUs")
+        stage.refusals.extend(training_refusals(settings, self.config.model.dtype))
         if memory.host:
             stage.notes.append(f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all")
         return stage.taking(memory, self.device.memory * USABLE if on_gpu else self.device.memory / processes)
@@ -264,9 +264,9 @@ class Planner:
         hours = START_S[device.is_cpu] / 3600 + play_hours(self.shape, engine, generated, *sizes)
         stage = StagePlan(name, times, "games", work.count, 0, 0, work.fed + work.drawn, hours)
         if self.on_vllm and (refusal := split_refusal(self.shape.heads, self.shape.kv_heads, engine.tensor_parallel)):
-            stage.problems.append(refusal)
+            stage.refusals.append(refusal)
         if used > count and self.on_gpu:
-            stage.problems.append(f"the engines need {used} GPUs, but there are {count}")
+            stage.refusals.append(f"the engines need {used} GPUs, but there are {count}")
         elif not engines and count > 1:
             idle = f"; {count - used} are idle{self._fix_for_idle()}" if used < count else ""
             at_once_each = f"{batch:.0f} utterances at once for each copy of the model (engine.concurrency)"

@@ -8,8 +8,6 @@ from spag.planning.memory import Memory
 from spag.planning.sharing import Sharing
 from spag.runs.layout import planned_models
 
-LACKS = "it needs more memory than there is"
-
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
@@ -17,8 +15,9 @@ class StagePlan:
     and hours, each per repetition.
 
     ``memory`` is its use of a GPU or process, in bytes: training's if every utterance has the maximum length, play's if
-    they have the usual one; ``room`` is the available memory. ``problems`` say why it cannot run as configured (none:
-    it fits), ``advice`` names the nearest settings with which it could. ``engines``: those of online play next to a
+    they have the usual one; ``room`` is the available memory. ``shortage`` says what does not fit into memory
+    (empty: it fits), ``refusals`` why else it cannot run as configured, ``advice`` names the nearest settings with
+    which it could. ``engines``: those of online play next to a
     trainer on each GPU; ``sharing``: how they share it.
     """
 
@@ -34,14 +33,20 @@ class StagePlan:
     room: float = 0.0
     engines: int = 0
     sharing: Sharing | None = None
-    problems: list[str] = field(default_factory=list)
+    shortage: str = ""
+    refusals: list[str] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def problems(self) -> list[str]:
+        """Why it cannot run as configured; empty if it can."""
+        return [one for one in (*self.refusals, self.shortage) if one]
+
     def taking(self, memory: Memory, room: float) -> "StagePlan":
         """Return the stage with ``memory`` of ``room`` bytes."""
-        problems = [one for one in self.problems if one != LACKS]
-        return replace(self, memory=memory, room=room, problems=problems + [LACKS] * (memory.total > room))
+        shortage = "it needs more memory than there is" if memory.total > room else ""
+        return replace(self, memory=memory, room=room, shortage=shortage)
 
 
 def adapter_count(phase: PhaseConfig, game: GameConfig) -> int:
