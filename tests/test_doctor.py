@@ -147,6 +147,13 @@ def test_without_torch_nothing_can_be_played(monkeypatch: pytest.MonkeyPatch) ->
     assert CliRunner().invoke(doctor_command, []).exit_code == 1
 
 
+def test_a_config_may_have_the_name_of_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(here, "at_hand", lambda model: cpu(1.0))
+    monkeypatch.chdir(tmp_path)
+    Path("transformers").write_text(preset_text("demo"))
+    assert CliRunner().invoke(doctor_command, ["transformers"]).exit_code == 3  # it lacks memory, and others can play
+
+
 def cpu(memory: float) -> tuple[Device, int]:
     return Device("CPU", memory * GIB, 1e12, 200e9, PCIE, is_cpu=True), 1
 

@@ -100,7 +100,7 @@ def doctor_command(config_names: tuple[str, ...], as_json: bool) -> None:
 
     runs = list(examine_presets(config_names or DEFAULT_PRESETS))
     findings = [*examine(), *runs]
-    can_play = not any(one.name == "transformers" and one.status is Status.MISSING for one in findings)
+    can_play = not any(one.stops_play for one in findings)
     fits = not any(one.status is Status.MISSING for one in runs)
     if as_json:
         print_json({"can_play": can_play, "fits": fits, "findings": findings})

@@ -51,12 +51,15 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. fix: the command or setting that would help; empty if nothing needs to be done."""
+    """One finding. fix: the command or setting that would help; empty if nothing needs to be done. stops_play: no model
+    can play.
+    """
 
     name: str
     status: Status
     detail: str
     fix: str = ""
+    stops_play: bool = False
 
 
 def examine() -> Iterator[Finding]:
@@ -111,7 +114,7 @@ def _gpus_and_engines() -> Iterator[Finding]:
     except (ImportError, OSError) as error:
         detail = f"cannot be imported: {first_line(error)}"
         yield Finding("GPU", Status.HAS, "none")
-        yield Finding("transformers", Status.MISSING, detail, f"{_TORCH} transformers")
+        yield Finding("transformers", Status.MISSING, detail, f"{_TORCH} transformers", stops_play=True)
         yield _vllm("cpu")
         return
     gpus, cuda = torch_gpus(), torch.version.cuda or torch.version.hip
