@@ -64,6 +64,11 @@ CASES = {
         (LLAMA, "imitation.processes=1"), 1, A10G, "imitation",
         "--set imitation.micro_batch_size=1",
     ),
+    "an adapter that is there stays, in 4 bits": Case(
+        (LLAMA, "imitation.lora={rank: 256}"), 1, A10G, "imitation",
+        "--set imitation.micro_batch_size=1 --set imitation.gradient_checkpointing=true "
+        "--set imitation.lora.quantize=true: ",
+    ),
     "more processes than GPUs": Case(
         (LLAMA, "imitation.processes=4"), 2, A10G, "imitation", "--gpus 4 --set imitation.micro_batch_size=1"
     ),

@@ -222,6 +222,7 @@ def test_two_models_on_one_gpu_need_room_for_both() -> None:
     [
         ((), 96, ["--gpus 4 --set engine.tensor_parallel=4: 12.7 GiB each"]),  # half of 36.9 GiB of weights is too much
         (("engine.backend=transformers", "engine.concurrency=128"), 32, ["--set engine.concurrency=32: 20.6 GiB each"]),
+        (("engine.backend=transformers", "engine.concurrency=8"), 54, ["--set engine.concurrency=4: 22.5 GiB each"]),
         (("engine.backend=transformers",), 96, []),  # the weights alone are too many
     ],
 )

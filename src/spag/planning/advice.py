@@ -14,10 +14,8 @@ from spag.planning.specs import GIB
 _LEAN = "PHASE.micro_batch_size=1 PHASE.gradient_checkpointing=true"
 _SHARDED, _WHOLE = f"{_LEAN} PHASE.parallel=fsdp", "PHASE.parallel=replicas PHASE.offload=false"
 _SMALL = f"PHASE.optimizer=adamw_8bit {_WHOLE}"
-_ON_CPU = (
-    *("PHASE.overlap=0", "PHASE.evaluate_every=null", "engine.concurrency=32", "engine.concurrency=8"),
-    *("PHASE.micro_batch_size=1", "PHASE.gradient_checkpointing=true", _LEAN),
-)
+_ENGINES = ("PHASE.overlap=0", "PHASE.evaluate_every=null")
+_ON_CPU = ("PHASE.micro_batch_size=1", "PHASE.gradient_checkpointing=true", _LEAN)
 _ON_GPU = (
     *_ON_CPU,
     "PHASE.parallel=fsdp",
@@ -66,9 +64,12 @@ def advice(
             gpus = max(beside + engines * engine.gpus * times, devices)
             more.append((gpus, f"engine.tensor_parallel={engine.tensor_parallel * times}"))
     fitting = partial(_first, config, devices, place, fits)
-    changes = [one for one in _ON_GPU if processes > 1 or "fsdp" not in one] if on_gpu else _ON_CPU
-    same = fitting(map(trained, changes))
-    return same or [*fitting(map(trained, _ADAPTERS[: 1 + on_gpu])), *fitting(more)]
+    halvings = () if splits else range(1, engine.concurrency.bit_length())  # vLLM fills its share, whatever plays
+    fewer = (f"engine.concurrency={engine.concurrency >> times}" for times in halvings)
+    changes = (*_ENGINES, *fewer, *(_ON_GPU if on_gpu else _ON_CPU))
+    same = fitting(trained(one) for one in changes if processes > 1 or "fsdp" not in one)
+    has_adapter = phase is not None and phase.lora is not None  # then it stays, but may be quantised
+    return same or [*fitting(map(trained, _ADAPTERS[has_adapter : 1 + on_gpu])), *fitting(more)]
 
 
 def _first(config: RunConfig, devices: int, place: str, fits: Fits, changes: Iterable[Change]) -> list[str]:
