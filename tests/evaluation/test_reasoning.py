@@ -257,6 +257,19 @@ def test_changed_data_are_refused(tiny: ModelConfig, tmp_path: Path) -> None:
         evaluate_reasoning({"m": tiny}, settings, tmp_path / "out", SilentReporter())
 
 
+@pytest.mark.parametrize("option", ["limit", "shots"])
+def test_an_option_that_chooses_other_items_is_named_and_not_the_data(
+    option: str, tiny: ModelConfig, tmp_path: Path
+) -> None:
+    settings = ReasoningSettings(("spag_common_sense",), task_path=TASKS, limit=1)
+    evaluate_reasoning({"m": tiny}, settings, tmp_path, SilentReporter())
+    changed = replace(settings, **{option: 2})
+    with pytest.raises(RunError, match=rf"with other settings \({option} was \d, is 2\); use"):
+        evaluate_reasoning({"m": tiny}, changed, tmp_path, SilentReporter())
+    results = evaluate_reasoning({"m": tiny}, changed, tmp_path, SilentReporter(), force=True)
+    assert results["settings"][option] == 2
+
+
 def test_shots_come_from_the_same_examples_for_every_model(
     tiny: ModelConfig, other: ModelConfig, tmp_path: Path
 ) -> None:
