@@ -207,7 +207,7 @@ def test_a_preset_for_more_gpus_is_not_said_to_lack_memory(monkeypatch: pytest.M
     file.write_text(preset_text("demo").replace("    gradient_checkpointing: false", "    processes: 8", 1))
     [found] = examine_presets([str(file)])
     assert found.status is Status.MISSING
-    assert found.detail == "cannot run: processes=8, but there are 1 GPUs (imitation)"
+    assert found.detail == "cannot run: processes=8, but only 1 GPU (imitation)"
 
 
 @pytest.mark.slow

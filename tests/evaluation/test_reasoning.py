@@ -136,7 +136,7 @@ def test_a_stopped_evaluation_goes_on(
     assert computed == [8, 32, 8]
     assert (tmp_path / "out" / "tiny" / "spag_common_sense.jsonl").stat().st_mtime_ns == before
     assert watcher.notes == [
-        "loading 2 tasks and their data",
+        "loading the data of 2 tasks",
         "tiny: done before: spag_common_sense",
         "tiny spag_counting",
         "other spag_common_sense",

@@ -115,12 +115,13 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, 
     record_held_out(folder, stage, count)
     source = ExportSource("imitation", "x", "x", RunFolder.open(folder))
     text, doubt = card_of(source), source.run.held_out_doubt if source.run else ""
+    games, verb = ("1 game", "was") if count == 1 else (f"{count} games", "were")
     assert f"Games of Adversarial Taboo on 24 tasks. {doubt} With so few" in text
     assert "held-out tasks" not in text and "are held out" not in text
     assert doubt == (
         "The run does not record whether games on these tasks were trained on."
         if count is None
-        else f"{count} games on tasks of the held-out split were trained on, so some tasks may not be new."
+        else f"{games} on tasks of the held-out split {verb} trained on, so some tasks may not be new."
     )
     assert {one.dataset_split for one in card_data("mine", source).eval_results} == {None}
 

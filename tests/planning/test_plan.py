@@ -129,7 +129,7 @@ def test_a_game_without_bots_and_teacher_games_is_one_line(monkeypatch: pytest.M
 
 
 REFUSED = [
-    (("imitation.processes=64",), "processes=64, but there are 12 GPUs"),
+    (("imitation.processes=64",), "processes=64, but only 12 GPUs"),
     ((*ADAPTER, "imitation.parallel=fsdp"), "a model in 4 bits is not sharded"),
     (("model.dtype=float16",), "parallel=fsdp with model.dtype=float16"),
 ]
@@ -289,7 +289,7 @@ def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_t
     assert play(8) == (pytest.approx(play(4)[0] / 2), [])
     assert on_ray(16, 12) == (pytest.approx(play(12)[0]), [])
     _, problems = on_ray(8, 5)
-    assert problems == ["training and the actors that play need 9 GPUs, but there are 8"]
+    assert problems == ["training and the actors that play need 9 GPUs, but have 8"]
 
 
 @pytest.mark.slow

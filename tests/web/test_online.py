@@ -35,7 +35,7 @@ def text_of(client: TestClient, address: str) -> str:
 
 def test_the_overview_shows_a_run_at_work(client: TestClient) -> None:
     page = text_of(client, "/")
-    assert "12 of 12 steps are done" in page and "Kuhn poker · no-such-model · imitation · reinforce" in page
+    assert "12 of 12 steps done" in page and "Kuhn poker · no-such-model · imitation · reinforce" in page
     assert f"from step 8 on: {SIGN}" in page and "steps 9 to 10: player_0 of kuhn_poker: has 97 %" in page
     assert re.search(r"exploitability ?0\.030", page) and re.search(
         r"entropy, nats a token ?player 0 ?0\.087", page
@@ -164,7 +164,7 @@ def test_a_step_at_work_and_a_torn_row(tmp_path: Path) -> None:
     with visitor(site(folder)) as client:
         first = _table_rows(client)[0]
         assert "step=13" in first and re.findall(r'class="num">([^<]*)', first) == ["4", *["–"] * 7]
-        assert "12 of 12 steps are done" in client.get("/").text
+        assert "12 of 12 steps done" in client.get("/").text
 
 
 RATELESS = evaluation(12)
@@ -228,7 +228,7 @@ def test_each_online_phase_has_its_figures_steps_and_games(tmp_path: Path) -> No
     with visitor(site(make_two_online(tmp_path / "run"))) as client:
         page = text_of(client, "/")
         # phases in order, each with its own steps; a bar holds two of the first phase's 12 steps, one of the other's 4
-        assert re.search(r"2\. reinforce .*12 of 12 steps are done.*3\. group .*4 of 10 steps are done", page)
+        assert re.search(r"2\. reinforce .*12 of 12 steps done.*3\. group .*4 of 10 steps done", page)
         assert page.index("reinforce steps 11–12") < page.index("reinforce evaluations") < page.index("group step 1 ")
         last, first = client.get("/steps").text, client.get("/steps?phase=reinforce").text
         assert [len(re.findall(r"phase=(\w+)&amp;step=", shown)) for shown in (last, first)] == [4, 12]

@@ -205,9 +205,9 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
         f"{stats.prompt_tokens:,} prompt and {stats.completion_tokens:,} completion tokens"
     )
     if stats.unknown_tokens:
-        _say(f"{stats.unknown_tokens} utterances were cut before a token that the tokenizer lacks")
+        _say(f"{counted(stats.unknown_tokens, 'utterance')} cut before a token that the tokenizer lacks")
     if stats.cut_thoughts:
-        cut = f"{stats.cut_thoughts} utterances are empty because their thought reached its token limit"
+        cut = f"{counted(stats.cut_thoughts, 'utterance')} left empty because the thought reached its token limit"
         _say(f"{cut}; raise thinking.max_tokens of the sampling, with thinking.enabled=true")
     if price:
         cost = cost_usd(price, stats.paid_prompt_tokens, stats.paid_completion_tokens)

@@ -18,6 +18,7 @@ from jinja2 import Environment, StrictUndefined
 
 from spag.algorithms.settings import TeacherSettings
 from spag.config.schema import RunConfig
+from spag.core.visible import counted
 from spag.engines.players import Kind
 from spag.evaluation.arena.standings import NOTE
 from spag.export.markdown import Markdown, cell, code, figure, table
@@ -49,7 +50,7 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
     run, config = source.run, source.run.config if source.run else None
     shared = shareable_config(config) if config else None
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": Markdown, "cell": cell, "word": _word, "numbered": _numbered}
+    environment.filters |= {"plain": Markdown, "cell": cell, "word": _word, "numbered": _numbered, "counted": counted}
     template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
     metadata = card_data(title, source)
     text = environment.from_string(template).render(

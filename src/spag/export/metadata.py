@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_fr
 from yaml import YAMLError
 
 from spag.core.errors import ModelError, first_line
+from spag.core.visible import counted
 from spag.export.training import ancestry, trained_games
 from spag.games.base import Game, is_competitive
 from spag.games.registry import settings_of
@@ -111,7 +112,7 @@ def _arena_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
             task_type="text-generation",
             task_name=task,
             dataset_type=_tag(run.game),
-            dataset_name=f"{task}, {run.arena['tasks']} {'' if run.held_out_doubt else 'held-out '}tasks",
+            dataset_name=f"{task}, {counted(run.arena['tasks'], 'task' if run.held_out_doubt else 'held-out task')}",
             dataset_config=config,
             dataset_split=None if run.held_out_doubt else "held_out",
             metric_type=metric,

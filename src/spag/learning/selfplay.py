@@ -109,7 +109,7 @@ class SelfplaySource(Source):
         unknown = sum(bool(said.unknown_token) for one in played for said in one.history)
         overflows = sum(said.finish_reason == FinishReason.CONTEXT for one in played for said in one.history)
         if overflows and self.is_first:
-            logger.warning("step %d: %d utterances are empty; their prompts filled the context", step, overflows)
+            logger.warning("step %d: utterances left empty because prompts filled the context: %d", step, overflows)
         spoken = sum(len(said.token_ids or ()) for one in played for said in one.history)
         counts = {"completion_tokens": spoken, "unknown_tokens": unknown, "context_overflows": overflows}
         row |= counts | self.figures

@@ -19,6 +19,7 @@ from huggingface_hub import constants
 from spag.config.files import load_config
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError, ModelError, first_line
+from spag.core.visible import counted
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder, embedded_gguf
 from spag.planning.here import plan_here
@@ -65,7 +66,7 @@ class Finding:
 def examine() -> Iterator[Finding]:
     """Yield the hardware, engines and optional packages of this machine. Takes a few seconds, for torch."""
     yield Finding("Python", Status.HAS, platform.python_version())
-    cores = f"{platform.system()} {platform.machine()}, {usable_cores()} cores"
+    cores = f"{platform.system()} {platform.machine()}, {counted(usable_cores(), 'core')}"
     yield Finding("machine", Status.HAS, f"{cores}, {memory_bytes() / GIB:.0f} GiB of memory")
     yield from _disks()
     yield from _gpus_and_engines()

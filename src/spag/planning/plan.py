@@ -12,6 +12,7 @@ from spag.config.files import phase_option
 from spag.config.refusals import training_refusals
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
+from spag.core.visible import counted
 from spag.engines.players import Kind, kind_of
 from spag.engines.vllm.setup import GPU_MEMORY, split_refusal
 from spag.games.base import Game
@@ -149,7 +150,7 @@ class Planner:
         play = self._play(f"{label} play", 1, play_work, engines, actors or processes, share)
         needed = processes + actors * engine.gpus
         if actors and needed > self.devices and self.on_gpu:
-            play.refusals.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
+            play.refusals.append(f"training and the actors that play need {needed} GPUs, but have {self.devices}")
         in_file = not self.on_gpu and not isinstance(online.reference, MovingReference)  # a fixed reference
         reference = get(phase.algorithm)(online, seed=0).needs.reference and not in_file
         training = self._training(label, 1, work, copies=reference + (online.average_decay > 0))
@@ -239,7 +240,7 @@ class Planner:
         memory += Memory(policies=more, program=0.0 if on_gpu else PROGRAM)
         stage = StagePlan(label, times, "samples", work.count, updates, work.games, work.fed, hours)
         if processes > self.devices and on_gpu:
-            stage.refusals.append(f"processes={processes}, but there are {self.devices} GPUs")
+            stage.refusals.append(f"processes={processes}, but only {counted(self.devices, 'GPU')}")
         stage.refusals.extend(training_refusals(settings, self.config.model.dtype))
         if memory.host:
             stage.notes.append(f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all")
@@ -266,7 +267,7 @@ class Planner:
         if self.on_vllm and (refusal := split_refusal(self.shape.heads, self.shape.kv_heads, engine.tensor_parallel)):
             stage.refusals.append(refusal)
         if used > count and self.on_gpu:
-            stage.refusals.append(f"the engines need {used} GPUs, but there are {count}")
+            stage.refusals.append(f"the engines need {used} GPUs, but have {count}")
         elif not engines and count > 1:
             idle = f"; {count - used} are idle{self._fix_for_idle()}" if used < count else ""
             at_once_each = f"{batch:.0f} utterances at once for each copy of the model (engine.concurrency)"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from spag.core.visible import counted
 from spag.engines.players import CONSTANT
 from spag.evaluation.warnings import arena_warnings
 from spag.games.base import Game, is_competitive
@@ -153,7 +154,7 @@ def reasoning_finding(reasoning: Mapping[str, Any], name: str = "") -> tuple[str
 
 def _tasks_of_mean(mean: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> str:
     if not (without := left_out_of_mean(mean, tasks)):
-        return f"{len(tasks)} tasks"
+        return counted(len(tasks), "task")
     named = _listed(without) if len(without) <= _MOST_NAMED else "the others"
     return f"{len(tasks) - len(without)} of {len(tasks)} tasks (without {named}, where a model scores 0)"
 

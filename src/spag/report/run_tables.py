@@ -109,7 +109,7 @@ def reasoning_table(reasoning: Mapping[str, Any]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for task, about in reasoning["tasks"].items():
         figures = [model["tasks"][task] for model in models.values()]
-        details = (f"{about['metric']}, {about['shots']}-shot", f"{figures[0]['items']:,} items")
+        details = (f"{about['metric']}, {about['shots']}-shot", counted(figures[0]["items"], "item"))
         rows.append((DetailedCell(about["label"], details), *_scores(figures)))
     means = [model["geometric_mean"] for model in models.values()]
     if len(reasoning["tasks"]) > 1 and all(means):

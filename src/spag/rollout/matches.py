@@ -86,7 +86,7 @@ def play_matches(
             for group in [[match] for match in matches] if apart else _groups(matches):
                 summary += _play_group(path, group, wanted, replace(setup, open_models=kept))
     if summary.overflows:
-        setup.reporter.note(f"{path}: {summary.overflows} utterances are empty; their prompts filled the context")
+        setup.reporter.note(f"{path}: utterances left empty because prompts filled the context: {summary.overflows}")
     return summary
 
 

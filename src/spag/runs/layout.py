@@ -12,6 +12,7 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import IterationSettings, TeacherSettings
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
+from spag.core.visible import counted
 from spag.engines.players import CONSTANT, MODEL_FILES, Kind, bot_names, kind_of, split_name
 from spag.games.base import Game
 from spag.storage.manifest import MANIFEST, Manifest
@@ -92,12 +93,12 @@ def describe_phases(config: RunConfig) -> list[str]:
         settings, game = phase.settings, config.game_of(phase).name
         if isinstance(settings, OnlineSettings):
             games = ", ".join(played.name for played, _ in phase.mix(config.game_of(phase)))
-            what = f"{settings.steps} online steps of {settings.games} games of {games}"
+            what = f"{counted(settings.steps, 'online step')} of {counted(settings.games, 'game')} of {games}"
         elif isinstance(settings, IterationSettings):
-            tasks = "all tasks" if settings.tasks is None else f"{settings.tasks:,} tasks"
+            tasks = "all tasks" if settings.tasks is None else counted(settings.tasks, "task")
             what = f"{settings.iterations} x self-play on {tasks} of {game}, then training"
         else:
-            limit = f", {settings.max_episodes:,} games" if settings.max_episodes else ""
+            limit = f", {counted(settings.max_episodes, 'game')}" if settings.max_episodes else ""
             what = f"learns {game} from {', '.join(settings.episodes) or 'instruction data'}{limit}"
         lines.append(f"{number}. {phase.algorithm}: {what}")
     return lines

@@ -9,6 +9,7 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import EARLIER, FREE_TO_CHANGE, START, IterationSettings, OfflineSettings, TeacherSettings
 from spag.config.schema import PlannedEngine
 from spag.core.seeds import derive_seed
+from spag.core.visible import counted
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.health import health
 from spag.games.base import tasks_of
@@ -87,7 +88,7 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
         write_json(path.with_name(HEALTH), found)
         for warning in found["warnings"]:
             run.setup.reporter.note(f"{title}: {warning}")
-        what = f"{summary.games} games, {summary.describe(game)}, {summary.empty} empty utterances"
+        what = f"{counted(summary.games, 'game')}, {summary.describe(game)}, empty utterances: {summary.empty}"
         run.setup.reporter.note(f"{title}: {what}")
         return {
             "games": summary.games,

@@ -15,6 +15,7 @@ from pathlib import Path
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import DataError, RunError
+from spag.core.visible import counted
 from spag.evaluation.result_files import load_health, load_reasoning, load_results
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, game_of, get, settings_of
@@ -124,7 +125,8 @@ class RunFolder:
             return "The run does not record whether games on these tasks were trained on."
         if not count:
             return ""
-        return f"{count:,} games on tasks of the held-out split were trained on, so some tasks may not be new."
+        games = f"{counted(count, 'game')} on tasks of the held-out split {'was' if count == 1 else 'were'}"
+        return f"{games} trained on, so some tasks may not be new."
 
     def progress(self) -> list[StageProgress]:
         """Return every stage in the settings, in order."""

@@ -27,6 +27,7 @@ from lm_eval.utils import set_torch_seed
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, RunError, first_line, is_out_of_memory
 from spag.core.progress import Reporter
+from spag.core.visible import counted
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.reasoning.answers import ChatModel, cached
 from spag.evaluation.reasoning.harness import quiet_harness
@@ -68,7 +69,7 @@ def evaluate_reasoning(
     can be loaded, and ``RunError`` if results in ``folder`` come from other settings, unless ``force`` redoes them.
     """
     entries = _entries(models)
-    reporter.note(f"loading {len(settings.tasks)} tasks and their data")
+    reporter.note(f"loading the data of {counted(len(settings.tasks), 'task')}")
     tasks, left_out = load_tasks(settings, reporter)
     with lock_folder(folder):
         manifest = Manifest.open(folder, force=force)

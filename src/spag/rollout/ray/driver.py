@@ -20,6 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, SpagError, first_line
+from spag.core.visible import counted
 from spag.engines.base import RequestError
 from spag.games.base import Game
 from spag.rollout.ray.connection import connected, nodes
@@ -86,7 +87,7 @@ class RayPlayers:
         stack.callback(self.close)
         for _ in range(count):
             self._start_worker()
-        note(f"cluster: {count} workers, {self.needs} each, on {len(nodes())} nodes")
+        note(f"cluster: {counted(count, 'worker')}, {self.needs} each, on {counted(len(nodes()), 'node')}")
 
     def play(
         self, specs: Sequence[GameSpec], stats: PlayStats, game: Game, players: Mapping[str, str]
