@@ -12,9 +12,12 @@ import msgspec
 import pytest
 from web_fixtures import bot_games, broken, episode, index_all, make_run, said, tied, won
 
+from spag.config.files import dump_config
+from spag.config.schema import RunConfig
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError
 from spag.games.base import Game
+from spag.runs import reading
 from spag.runs.reading import RunFolder
 from spag.runs.records import GameFile
 from spag.storage.episodes import JsonlStore, read_episodes
@@ -244,6 +247,24 @@ def test_the_run_folder_tells_stages_sources_and_checkpoints(tmp_path: Path) -> 
     assert [source.name for source in folder.sources()] == ["spag-1", "spag-2"]
     assert list(folder.checkpoints()) == ["base", "imitation", "spag-1"]
     assert [row["step"] for row in folder.metrics(folder.models[0])] == [1, 2, 3, 4, 5]
+
+
+def test_games_of_several_phases_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (2, 3):
+        write_rows(tmp_path / f"{number}-reinforce" / "episodes" / "step-00001.jsonl", [won("river")])
+    monkeypatch.setattr(reading, "teacher_path", lambda game: Path(game.name))
+    taught = [
+        {"algorithm": "imitation", "episodes": ["teacher"], "game": {"name": name}} for name in ("nim", TABOO.name)
+    ]
+    online = [{"algorithm": "reinforce"}] * 2
+    config = {"model": {"name": "no-such-model"}, "phases": [taught[0], *online, taught[1]]}
+    (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate(config)))
+    assert {source.name: source.phase for source in RunFolder(tmp_path).sources()} == {
+        "teacher-nim": "",
+        "reinforce-2-online-step-00001": "reinforce-2",
+        "reinforce-3-online-step-00001": "reinforce-3",
+        "teacher": "",
+    }
 
 
 def test_games_and_figures_of_a_stage_that_waits_for_a_redo_are_not_shown(tmp_path: Path) -> None:

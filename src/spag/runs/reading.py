@@ -156,17 +156,19 @@ class RunFolder:
         if self.folder.is_file():
             yield GameFile(self.folder.stem.encode(errors="replace").decode(), self.folder)
             return
-        last_online = next((model for model in reversed(self.models) if model.is_online), None)
+        several = sum(model.is_online for model in self.models) > 1
         for model in self.models:
             if TEACHER in getattr(model.phase.settings, "episodes", ()):
-                yield GameFile(TEACHER, teacher_path(model.game.build()))
+                game = model.game.build()
+                suffix = "" if game.name == self.game.name else f"-{game.name}"
+                yield GameFile(TEACHER + suffix, teacher_path(game))
             stage = f"{model.folder}/{'train' if model.is_online else 'play'}"
             if self._is_stale(stage):
                 continue
             if (path := self.folder / model.folder / EPISODES).is_file():
                 yield GameFile(model.name, path)
             if model.is_online:
-                prefix = "" if model is last_online else f"{model.name}-"
+                prefix = f"{model.name}-" if several else ""
                 for name, step, path in online_files(self.folder / model.folder):
                     yield GameFile(prefix + name, path, model.name, step)
         for name in ("arena", ""):
