@@ -24,7 +24,7 @@ from taboo_games import TABOO
 
 OTHERS: list[Any] = [None, True, -1, 0, 10**30, 1e308, "text", "", "\ud800", [], [1], {}, {"a": 1}, [[[]]]]
 """What stands in the place of a part of a file."""
-ADDRESSES = ["/", "/games", "/steps", "/games?task=river", "/play", "/game.css", "/nothing"]
+ADDRESSES = ["/", "/games", "/games?task=river", "/play", "/game.css", "/nothing"]
 ADDRESSES += ["/games/spag-2/1", "/games/online-step-00001/1"]
 
 

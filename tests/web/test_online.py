@@ -51,9 +51,8 @@ def test_the_overview_shows_a_run_at_work(client: TestClient) -> None:
     assert re.search(r"reinforce evaluations [^–]*?\b12 games", page)
 
 
-@pytest.mark.parametrize("address", ["/", "/steps"])
-def test_tables_can_be_read_by_ear_and_scrolled_by_keyboard(client: TestClient, address: str) -> None:
-    tags = Reader(client.get(address).text).tags
+def test_tables_can_be_read_by_ear_and_scrolled_by_keyboard(client: TestClient) -> None:
+    tags = Reader(client.get("/").text).tags
     boxes = [attrs for _, attrs in tags if attrs.get("class") == "scroll"]
     assert boxes and all(box["role"] == "region" and box["aria-label"] and box["tabindex"] == "0" for box in boxes)
     assert all(attrs.get("scope") == "col" for tag, attrs in tags if tag == "th")
@@ -124,11 +123,12 @@ def test_exact_figures_say_that_thinking_is_off_where_players_think(tmp_path: Pa
 
 
 def test_the_games_of_any_step_can_be_opened(client: TestClient, folder: Path) -> None:
-    page = client.get("/steps").text
+    page = client.get("/").text  # a bar of two steps leads to the later one
     assert [int(step) for step in re.findall(r'href="/games\?phase=reinforce&amp;step=(\d+)"', page)] == [
-        *range(12, 0, -1)
+        *range(2, 13, 2)
     ]
-    assert "/games?source=evaluation-step-00012-kuhn_poker-start" in page
+    # 6 of each step, 6 of step 2's second process, 12 of evaluations
+    assert "<b>90 games</b>" in client.get("/games?phase=reinforce").text
     assert "<b>12 games</b>" in client.get("/games?step=2").text  # of both processes
     assert "<b>6 games</b>" in client.get("/games?step=1").text  # and not of 10, 11, 12
     assert "No game matches" in client.get("/games?step=40").text
@@ -137,23 +137,7 @@ def test_the_games_of_any_step_can_be_opened(client: TestClient, folder: Path) -
     assert found.status_code == 200 and KUHN.describe_task(games(102)[2].task) in Reader(found.text).text
     listed = client.get("/games?source=online-step-00003").text
     assert '<option value="online-step-00003" selected>' in listed and '<option value="online-step-00004"' not in listed
-    assert 'name="step"' in listed
-
-
-def test_the_steps_have_their_figures(client: TestClient) -> None:
-    assert "player 0: breaks the rules, %" in text_of(client, "/steps")
-    assert len(_table_rows(client)) == 12
-    # games, then of player 0: reward, wins, and rules broken in 0.2 of the games at step 1, in 0.2 / 12 at step 12
-    cells = {
-        int(re.findall(r"step=(\d+)", row)[0]): re.findall(r'class="num">([^<]*)', row) for row in _table_rows(client)
-    }
-    signs = {text[0] for row in cells.values() for text in (row[1], row[4])}  # of rewards
-    assert signs == {"+", "\N{MINUS SIGN}"}
-    assert cells[1][0] == "6" and cells[2][0] == "12" and (cells[1][3], cells[12][3]) == ("20.0", "1.7")
-
-
-def _table_rows(client: TestClient) -> list[str]:
-    return re.findall(r"<tr><td><a href=.*?</tr>", client.get("/steps").text, re.DOTALL)
+    assert 'name="step"' in listed and '<option value="evaluation-step-00012-kuhn_poker-start">' in listed
 
 
 def test_a_step_at_work_and_a_torn_row(tmp_path: Path) -> None:
@@ -162,9 +146,8 @@ def test_a_step_at_work_and_a_torn_row(tmp_path: Path) -> None:
     with (folder / "2-reinforce" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 13, "samp')
     with visitor(site(folder)) as client:
-        first = _table_rows(client)[0]
-        assert "step=13" in first and re.findall(r'class="num">([^<]*)', first) == ["4", *["–"] * 7]
-        assert "12 of 12 steps done" in client.get("/").text
+        page = text_of(client, "/")
+    assert "12 of 12 steps done" in page and re.search(r"reinforce step 13 [^–]*?\b4 games", page)
 
 
 RATELESS = evaluation(12)
@@ -187,9 +170,8 @@ def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: Path, file: str, r
     (folder / "2-reinforce" / f"{file}.jsonl").write_text(json.dumps(row) + "\n")
     line = f"2-reinforce/{file}.jsonl:1: {says}"
     with visitor(site(folder)) as client:
-        page, steps = (Reader(client.get(address).text).text for address in ("/", "/steps"))
-    assert "step" in steps and (line in steps) == (file == "metrics")
-    assert line in page and str(folder) not in page + steps and "reinforce steps 1–2" in page and "1-imitation" in page
+        page = Reader(client.get("/").text).text
+    assert line in page and str(folder) not in page and "reinforce steps 1–2" in page and "1-imitation" in page
     assert ("nats a token" in page) == (file != "metrics")  # the curves need no other file
 
 
@@ -214,12 +196,10 @@ def test_the_games_of_a_mix_are_shown_each_by_itself(tmp_path: Path) -> None:
     mixed = CONFIG.replace("games: 6}", "games: 6, mix: [{name: kuhn_poker}, {name: tic_tac_toe}]}")
     (folder / "config.yaml").write_text(mixed)
     with visitor(site(folder)) as client:
-        page, steps, listed = (client.get(address).text for address in ("/", "/steps", "/games?step=3"))
+        page, listed = (client.get(address).text for address in ("/", "/games?step=3"))
         assert "not shown" not in page and "<h3>Tic-tac-toe</h3>" in page
-        [row] = [row for row in _table_rows(client) if "step=3" in row]
-        assert re.findall(r'class="num">(\d+)<', row)[0] == "18"  # 6 of Kuhn poker, 12 of tic-tac-toe
-        assert [row.count(f'class="bar game-{name}"') for name in ("kuhn_poker", "tic_tac_toe")] == [1, 1]
-        assert steps.count("game-tic_tac_toe") == 1 and "<b>18 games</b>" in listed
+        assert "<b>18 games</b>" in listed  # 6 of Kuhn poker, 12 of tic-tac-toe
+        assert [listed.count(f'class="bar game-{name}"') for name in ("kuhn_poker", "tic_tac_toe")] == [1, 1]
         assert "<b>12 games</b>" in client.get("/games?step=3&game=tic_tac_toe").text
 
 
@@ -230,28 +210,22 @@ def test_each_online_phase_has_its_figures_steps_and_games(tmp_path: Path) -> No
         # phases in order, each with its own steps; a bar holds two of the first phase's 12 steps, one of the other's 4
         assert re.search(r"2\. reinforce .*12 of 12 steps done.*3\. group .*4 of 10 steps done", page)
         assert page.index("reinforce steps 11–12") < page.index("reinforce evaluations") < page.index("group step 1 ")
-        last, first = client.get("/steps").text, client.get("/steps?phase=reinforce").text
-        assert [len(re.findall(r"phase=(\w+)&amp;step=", shown)) for shown in (last, first)] == [4, 12]
-        assert "Games of evaluations" in first and "Games of evaluations" not in last
-        assert client.get("/steps?phase=other").status_code == 404
         for phase, games in (("reinforce", 6), ("group", 4)):  # step 3 of each
             assert f"<b>{games} games</b>" in client.get(f"/games?phase={phase}&step=3").text
         assert "<b>10 games</b>" in client.get("/games?step=3").text
         assert '<option value="group">' in client.get("/games").text
 
 
-def test_steps_that_wait_for_a_redo_are_not_linked(tmp_path: Path) -> None:
+def test_steps_that_wait_for_a_redo_are_not_shown(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run")
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["stages"]["2-reinforce/train"]["status"] = "waiting"
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with visitor(site(folder)) as client:
-        assert 'href="/steps' not in client.get("/").text
+        assert "All its games" not in client.get("/").text
 
 
 def test_runs_without_online_steps_show_none(client: TestClient, tmp_path: Path) -> None:
-    assert 'href="/steps"' in client.get("/games").text
+    assert 'name="step"' in client.get("/games").text
     with visitor(site(bot_games("kuhn_poker", tmp_path / "games.jsonl"))) as other:
-        for address in ("/", "/games"):
-            assert 'href="/steps"' not in other.get(address).text and 'name="step"' not in other.get(address).text
-        assert other.get("/steps").status_code == 404
+        assert 'name="step"' not in other.get("/games").text

@@ -95,7 +95,6 @@ def test_no_request_ends_in_a_server_error(
         ("GET", "/games/spag-1/0", "", 422, "number: "),
         ("GET", f"/games/spag-1/{'9' * 5000}", "", 422, "number: "),
         ("GET", "/games?page=9223372036854775808", "", 422, "page: "),
-        ("GET", "/steps?page=9223372036854775808", "", 422, "page: "),
         ("GET", "/games?step=9223372036854775808", "", 422, "step: "),
         ("GET", "/games?source=%00&text=%00%ff", "", 200, ""),
         ("POST", "/play", "&".join(f"f{number}=x" for number in range(21)), 422, "This form has more than 20 fields."),

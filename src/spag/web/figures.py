@@ -1,5 +1,5 @@
-"""Training on the web pages: a curve for each model, and for online phases curves by role, the tables of evaluations
-and opponents, and the list of steps.
+"""Training on the web pages: a curve for each model, and for online phases curves by role and the tables of evaluations
+and opponents.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from spag.games.base import Game
 from spag.report.arena_tables import scored_how
 from spag.report.cells import is_number, with_minus
-from spag.report.html import curve, spaced
+from spag.report.html import curve
 from spag.report.readable import ReadableRun
 from spag.report.run_tables import OF_ROLE, evaluation_tables, training_figures
 from spag.runs.layout import describe_phases
@@ -104,37 +104,6 @@ def _card(title: str, game: Game, series: Mapping[str, Sequence[float | None]], 
 def _series(rows: Rows, key: str) -> list[float | None]:
     """Return a value for each row; ``None`` where a role did not speak."""
     return [value if is_number(value := row.get(key)) else None for row in rows]
-
-
-def step_columns(games: Sequence[Game]) -> list[tuple[str, str, float, str]]:
-    """Return title, key in the metrics, scale and format of each column of the list of steps."""
-    columns: list[tuple[str, str, float, str]] = []
-    for game in games:
-        for role in game.roles:
-            who = f"{game.title}, {spaced(role)}" if len(games) > 1 else spaced(role)
-            for name in ("reward", "win", "illegal"):
-                title, scale, form = OF_ROLE[name]
-                columns.append((f"{who}: {title}", f"{game.name}/{role}/{name}", scale, form))
-    return [*columns, ("entropy", "entropy", 1, "%.3f")]
-
-
-def step_rows(
-    rows: Rows, games: Sequence[Game], ended: Mapping[str, Mapping[int, Mapping[str, int]]]
-) -> list[tuple[int, int, list[tuple[Game, Mapping[str, int]]], list[str]]]:
-    """Return every step with games or metrics, latest first: the number of games, the outcomes of each kind of game,
-    and a cell for each column.
-
-    ``ended``: outcomes by game and step.
-    """
-    by_step, columns, found = {row["step"]: row for row in rows}, step_columns(games), []
-    played = {step for own in ended.values() for step in own}
-    for step in sorted({*by_step, *played}, reverse=True):
-        row = by_step.get(step, {})
-        outcomes = [(game, ended[game.name][step]) for game in games if step in ended.get(game.name, {})]
-        count = sum(sum(counts.values()) for _, counts in outcomes)
-        cells = [_cell(row.get(key), scale, form) for _, key, scale, form in columns]
-        found.append((step, count, outcomes, cells))
-    return found
 
 
 def _cell(value: Any, scale: float, form: str) -> str:

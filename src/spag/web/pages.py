@@ -1,4 +1,4 @@
-"""Read-only pages: overview, games, one game, steps, token, errors."""
+"""Read-only pages: overview, games, one game, token, errors."""
 
 import asyncio
 import hashlib
@@ -10,7 +10,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from spag.core.errors import SpagError
 from spag.core.types import State
 from spag.games.base import Game
 from spag.games.replay import explain
@@ -20,7 +19,7 @@ from spag.report.readable import ReadableRun
 from spag.report.run_tables import arena_note
 from spag.runs.records import StageProgress
 from spag.web import queries
-from spag.web.figures import phases_of, step_columns, step_rows
+from spag.web.figures import phases_of
 from spag.web.index import MOST_LINES
 from spag.web.queries import GameFilter
 from spag.web.security import LOGIN, TOKEN_COOKIE, set_cookie
@@ -89,41 +88,6 @@ def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]
     if asked.source:
         choices["source"].setdefault(asked.source, asked.source)  # those of online steps are not listed
     return site.page(request, "games.html", choices=choices | known, asked=asked, found=found)
-
-
-@router.get("/steps")
-def steps(
-    request: Request,
-    site: TheSite,
-    phase: Annotated[str, Query(max_length=200)] = "",
-    page: Annotated[int, Query(ge=1, le=10**6)] = 1,
-) -> HTMLResponse:
-    """The online steps of a phase, by default the last, latest step first. Damaged metrics are named and left out."""
-    phases, counts, fault = site.run().online_phases, queries.outcome_counts(site.index), ""
-    chosen = next((one for one in reversed(phases) if phase in ("", one.name)), None)
-    if chosen is None:
-        raise HTTPException(404, "No online steps here: the phase has not begun, or the run has none of that name.")
-    try:
-        figures = chosen.rows
-    except SpagError as error:
-        figures, fault = [], site.short(error)
-    ended = {name: queries.counts_by_step(own, chosen.name) for name, own in counts.items()}
-    rows = step_rows(figures, chosen.games, ended)
-    sources = dict.fromkeys(source for own in counts.values() for source in own)
-    pages = max(1, -(-len(rows) // queries.STEPS_A_PAGE))
-    page = min(page, pages)
-    return site.page(
-        request,
-        "steps.html",
-        phases=[one.name for one in phases],
-        phase=chosen.name,
-        rows=rows[(page - 1) * queries.STEPS_A_PAGE : page * queries.STEPS_A_PAGE],
-        columns=[title for title, *_ in step_columns(chosen.games)],
-        evaluations=[one.name for one in sources if one.phase == chosen.name and one.step is None],
-        page=page,
-        pages=pages,
-        fault=fault,
-    )
 
 
 @router.get("/games/{source}/{number}")

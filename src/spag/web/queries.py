@@ -6,7 +6,7 @@ matches as a prefix, for search while typing.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Row
 from typing import Annotated, Any, NamedTuple
@@ -17,7 +17,6 @@ from pydantic import BaseModel, BeforeValidator, Field
 from spag.web.index import GameIndex
 
 PAGE_SIZE = 30
-STEPS_A_PAGE = 50
 MOST_BARS = 8  # for the steps of one phase in the overview
 LONGEST_NAME = 2000  # characters of a task, source or player in an address
 _MOST = 10**9
@@ -126,15 +125,6 @@ def outcome_counts(index: GameIndex) -> dict[str, dict[GameSource, dict[str, int
     return counts
 
 
-def counts_by_step(counts: Mapping[GameSource, Ended], phase: str) -> dict[int, Ended]:
-    """Return a game's ``outcome_counts`` for a phase's online steps, by step."""
-    found: dict[int, Counter[str]] = {}
-    for source, ended in counts.items():
-        if source.phase == phase and source.step is not None:
-            found.setdefault(source.step, Counter()).update(ended)
-    return dict(sorted(found.items()))
-
-
 def bars(counts: Mapping[GameSource, Ended]) -> list[tuple[str, str, Ended]]:
     """Return a game's ``outcome_counts`` as bars: name, address, counts. A phase has ``MOST_BARS``, and one of
     evaluations.
@@ -142,24 +132,30 @@ def bars(counts: Mapping[GameSource, Ended]) -> list[tuple[str, str, Ended]]:
     found: dict[str, list[tuple[str, str, Ended]]] = {}
     for source, ended in counts.items():
         if not source.phase:
-            found[source.name] = [(source.name, f"/games?{urlencode({'source': source.name})}", ended)]
+            found[source.name] = [(source.name, _address(source=source.name), ended)]
         elif source.phase not in found:
             found[source.phase] = [*_step_bars(counts, source.phase)]
     return [bar for own in found.values() for bar in own]
 
 
-def _step_bars(counts: Mapping[GameSource, Ended], phase: str) -> list[tuple[str, str, Ended]]:
-    by_step = counts_by_step(counts, phase)
-    steps, size, found = list(by_step), max(1, -(-len(by_step) // MOST_BARS)), []
+def _step_bars(counts: Mapping[GameSource, Ended], phase: str) -> Iterator[tuple[str, str, Ended]]:
+    """Yield the bars of an online phase; the address of one of several steps shows the last of them."""
+    own = [(source.step, ended) for source, ended in counts.items() if source.phase == phase]
+    played = [(step, ended) for step, ended in own if step is not None]
+    evaluated = [ended for step, ended in own if step is None]
+    steps = sorted({step for step, _ in played})
+    size = max(1, -(-len(steps) // MOST_BARS))
     for start in range(0, len(steps), size):
-        part = steps[start : start + size]
-        name = f"{phase} step {part[0]}" if len(part) == 1 else f"{phase} steps {part[0]}–{part[-1]}"
-        page = (steps[-1] - part[-1]) // STEPS_A_PAGE + 1
-        address = f"/steps?{urlencode({'phase': phase, 'page': page})}"
-        found.append((name, address, _total(by_step[step] for step in part)))
-    evaluated = [ended for source, ended in counts.items() if source.phase == phase and source.step is None]
-    evaluations = (f"{phase} evaluations", f"/steps?{urlencode({'phase': phase})}", _total(evaluated))
-    return [*found, *([evaluations] if evaluated else [])]
+        first, last = steps[start], steps[start : start + size][-1]
+        name = f"{phase} step {first}" if first == last else f"{phase} steps {first}–{last}"
+        total = _total(ended for step, ended in played if first <= step <= last)
+        yield name, _address(phase=phase, step=last), total
+    if evaluated:
+        yield f"{phase} evaluations", _address(phase=phase), _total(evaluated)
+
+
+def _address(**asked: Any) -> str:
+    return f"/games?{urlencode(asked)}"
 
 
 def _total(counts: Iterable[Ended]) -> Ended:
@@ -167,13 +163,14 @@ def _total(counts: Iterable[Ended]) -> Ended:
 
 
 def choices(index: GameIndex) -> dict[str, dict[str, str]]:
-    """Return the values of filters with few values, and how they are shown; online games are found by phase and step,
-    not by source.
+    """Return the values of filters with few values, and how they are shown; games of online steps are found by phase
+    and step, not by source. Evaluations between steps come last.
     """
     found = {}
-    for column, rest in (("source", "AND phase = ''"), ("phase", ""), ("first", ""), ("second", "")):
-        sql = f"SELECT {column} FROM games WHERE {column} != '' {rest} GROUP BY {column} ORDER BY min(id) LIMIT 100"
-        found[column] = {name: name for (name,) in index.query(sql)}
+    for column, rest in (("source", "AND step IS NULL"), ("phase", ""), ("first", ""), ("second", "")):
+        sql = f"SELECT {column} FROM games WHERE {column} != '' {rest} GROUP BY {column}"
+        ordered = f"{sql} ORDER BY min(phase != ''), min(id) LIMIT 100"
+        found[column] = {name: name for (name,) in index.query(ordered)}
     return found
 
 
