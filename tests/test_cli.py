@@ -315,11 +315,6 @@ def test_a_game_that_cannot_be_made_hides_no_other(tmp_path: Path, monkeypatch: 
     assert (faults["words"], faults["share"]) == ("words.txt:1: empty", "ZeroDivisionError: division by zero")
 
 
-def test_the_cost_of_play_is_in_its_json_too(tmp_path: Path) -> None:
-    asked = ("--count", 1, "--words", "shipped", "--price", 1, 2, "--json", "--output", tmp_path / "games.jsonl")
-    assert json.loads(spag("play", "bot:constant", *asked).stdout)["cost_usd"] == 0.0
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
 def test_an_output_that_cannot_be_written_is_one_line() -> None:
@@ -548,9 +543,9 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         ),
         (("run", "", "--dry-run"), "'': no such config file, and no preset of that name"),
         (("config",), "config [OPTIONS] COMMAND [ARGS]...\n\n  Show a config with every option"),
-        (("play", "bot:constant", "--price", "nan", "0", "--output", "x"), "nan is not a finite number"),
-        (("play", "bot:constant", "--price", "0", "inf", "--output", "x"), "inf is not a finite number"),
-        (("play", "bot:constant", "--price", "0", "-1", "--output", "x"), "-1.0 is not in the range x>=0"),
+        (("eval", "m", "--temperature", "nan", "--output", "x"), "nan is not a finite number"),
+        (("eval", "m", "--temperature", "inf", "--output", "x"), "inf is not a finite number"),
+        (("eval", "m", "--temperature", "-1", "--output", "x"), "-1.0 is not in the range x>=0"),
         (("arena", "one", "--no-constant", "--output", "x"), "give at least two models of different names"),
         (
             ("arena", "bot:random", "bot:constant", "--game", "guess_my_city", "--output", "x"),

@@ -20,7 +20,6 @@ from spag.core.errors import ConfigError, EngineError
 from spag.engines.base import Completion, FinishReason, Request
 from spag.engines.openai import client
 from spag.engines.openai.engine import OpenAIEngine
-from spag.engines.pricing import cost_usd
 from spag.engines.thread import ModelThread
 from spag.rollout.runner import without_thought
 
@@ -642,10 +641,6 @@ def test_the_key_is_not_shown(caplog: pytest.LogCaptureFixture, start: Open) -> 
         collect(engine)
     assert caplog.records
     assert KEY not in caplog.text + repr(engine)
-
-
-def test_prices_are_for_a_million_tokens() -> None:
-    assert cost_usd((1.5, 6.0), 2_000_000, 500_000) == 6.0
 
 
 def test_concurrency_must_be_positive() -> None:

@@ -30,9 +30,6 @@ def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypa
             "openai:gpt-test",
             "--words",
             str(words),
-            "--price",
-            "1",
-            "2",
             "--output",
             str(out),
         ]
@@ -43,8 +40,7 @@ def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypa
     assert len(games) == 3
     assert {game.players[role].model for game in games for role in game.players} == {"openai:gpt-test"}
     assert len(calls) == 6
-    # six utterances of 1,000 + 500 tokens at 1 and 2 USD a million: 6 * (0.001 + 0.001)
-    assert "cost: 0.0120 USD for the endpoints' tokens" in first.output
+    assert "6,000 prompt and 3,000 completion tokens" in first.output
     assert "3 games in the file, 0 played now" in again.output
     assert "sk-secret-value" not in first.output + again.output + out.read_text()
 

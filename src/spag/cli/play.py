@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from spag.cli.options import (
-    AMOUNT,
     ANY_PATH,
     asks_for_game,
     config_options,
@@ -43,9 +42,6 @@ force_option = click.option("--force", is_flag=True, help="Replace games that ot
 @click.option("--count", type=click.IntRange(min=1), help="Number of tasks, drawn by seed. [default: the config's]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
 @prompts_option
-@click.option(
-    "--price", nargs=2, type=AMOUNT, metavar="IN OUT", help="Endpoint price in USD per million input and output tokens."
-)
 @json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file; games already in it are kept.")
 @force_option
@@ -55,7 +51,6 @@ def play_command(
     config_name: str | None,
     count: int | None,
     testing: bool,
-    price: tuple[float, float] | None,
     as_json: bool,
     output: Path,
     force: bool,
@@ -72,7 +67,6 @@ def play_command(
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
     from spag.engines.players import PlayerConfig, is_local
-    from spag.engines.pricing import cost_usd
     from spag.rollout.matches import Match, PlaySetup, play_matches
     from spag.rollout.provenance import played_dtype
     from spag.rollout.runner import game_specs
@@ -100,12 +94,9 @@ def play_command(
     if as_json:
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
         stats = summary.stats
-        tokens = {"prompt_tokens": stats.prompt_tokens, "completion_tokens": stats.completion_tokens}
-        paid = stats.paid_prompt_tokens, stats.paid_completion_tokens
-        cost = {"cost_usd": cost_usd(price, *paid)} if price else {}
-        print_json(counts | tokens | cost)
+        print_json({**counts, "prompt_tokens": stats.prompt_tokens, "completion_tokens": stats.completion_tokens})
     else:
-        print_play(summary, setup.game, price)
+        print_play(summary, setup.game)
 
 
 def _playing(config: "RunConfig") -> "tuple[Game, IterationSettings | OnlineSettings]":

@@ -17,7 +17,6 @@ from spag.core.episodes import Episode
 from spag.core.types import Split
 from spag.core.visible import counted, visible_text
 from spag.engines.players import bot_names
-from spag.engines.pricing import Price, cost_usd
 from spag.evaluation.intervals import Rate
 from spag.evaluation.result_files import load_results
 from spag.games.base import Game
@@ -196,8 +195,8 @@ def opening_prompt(game: Game) -> tuple[str, str]:
     return role, game.prompt(game.observe(state, role))
 
 
-def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
-    """Show the games played, their tokens, and the cost if the price is known."""
+def print_play(summary: PlaySummary, game: Game) -> None:
+    """Show the games played, and their tokens."""
     stats = summary.stats
     _say(f"{counted(summary.games, 'game')} in the file, {summary.played_now} played now: {summary.describe(game)}")
     _say(
@@ -209,9 +208,6 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     if stats.cut_thoughts:
         cut = f"{counted(stats.cut_thoughts, 'utterance')} left empty because the thought reached its token limit"
         _say(f"{cut}; raise thinking.max_tokens of the sampling, with thinking.enabled=true")
-    if price:
-        cost = cost_usd(price, stats.paid_prompt_tokens, stats.paid_completion_tokens)
-        _say(f"cost: {cost:.4f} USD for the endpoints' tokens of the games played now")
 
 
 def print_outcomes(game: Game, stats: RewardStats) -> None:

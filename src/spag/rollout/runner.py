@@ -19,7 +19,6 @@ from spag.core.seeds import derive_seed
 from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
 from spag.engines.base import Completion, Engine, FinishReason, Player, Request, RequestError
-from spag.engines.players import Kind, kind_of
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.storage.episodes import MAX_UTTERANCE
@@ -67,8 +66,6 @@ class PlayStats(Summable):
     cut_thoughts: int = 0  # those that are empty because their thought did not end
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    paid_prompt_tokens: int = 0  # of endpoints
-    paid_completion_tokens: int = 0
 
 
 def game_specs(tasks: Iterable[Task], repeats: int, seed: int) -> list[GameSpec]:
@@ -216,9 +213,6 @@ class Runner:
         running = self.running[completion.id]
         self.stats.prompt_tokens += completion.prompt_tokens
         self.stats.completion_tokens += completion.completion_tokens
-        if kind_of(running.player.model) is Kind.ENDPOINT:
-            self.stats.paid_prompt_tokens += completion.prompt_tokens
-            self.stats.paid_completion_tokens += completion.completion_tokens
         self.stats.unknown_tokens += completion.unknown_token
         said = utterance_of(completion, running.request, running.state, running.attempt)
         if said is None:
