@@ -4,7 +4,6 @@ While a file of the run cannot be read (it is being replaced, its disk is unavai
 and name the file.
 """
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -25,7 +24,6 @@ from spag.web.index import GameIndex
 from spag.web.security import Access
 from spag.web.sessions import ModelPool, Sessions
 
-AGAIN_S = 5.0  # seconds between two tries to read damaged settings
 MOST_FIELDS = 20  # fields of a form
 
 
@@ -39,22 +37,22 @@ class Site:
 
     def __init__(self, path: Path, access: Access, models: ModelPool, reply_limit_s: float) -> None:
         self.path, self.access, self.models, self.reply_limit_s = path, access, models, reply_limit_s
-        self.sessions, self.fault, self._looked = Sessions(), "", time.monotonic()
+        self.sessions, self.fault = Sessions(), ""
         self._known, self._stamp = RunFolder(path), self._config_stamp()
         self.index = GameIndex(lambda: self.run().sources(), lambda: self.run().games)
         _ = self._known.config, self._known.games
 
     def run(self) -> RunFolder:
         """Return the current run, with the last readable settings."""
-        stamp, run, now = self._config_stamp(), RunFolder(self.path), time.monotonic()
-        if stamp is None or stamp != self._stamp or (self.fault and now - self._looked > AGAIN_S):
+        stamp, run = self._config_stamp(), RunFolder(self.path)
+        if stamp is None or stamp != self._stamp or self.fault:  # damage may be elsewhere, and may pass
             try:
                 self.fault = self._fault(run)
             except SpagError as error:
                 self.fault = f"{error}; until then the page shows the run by the settings read before"
             if not self.fault:
                 self._known = run
-            self._stamp, self._looked = stamp, time.monotonic()
+            self._stamp = stamp
         settings = {"config": self._known.config, "game": self._known.game, "games": self._known.games}
         vars(known := RunFolder(self.path)).update(settings)  # in place of what its cached properties would read
         return known
