@@ -29,7 +29,6 @@ def last_model(arena: Arena) -> str:
 def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:
     """Yield every table of an arena."""
     yield from (role_table(arena, game, role) for role in game.roles)
-    yield matrix_table(arena, game)
     if is_competitive(game):
         yield from (pair_table(arena), rating_table(arena))
     yield change_table(arena, game)
@@ -64,20 +63,6 @@ def _role_columns(game: Game, role: str) -> dict[str, tuple[str, int]]:
 def _rate(rate: Mapping[str, Any] | None, scale: int) -> Cell:
     found = rate_cell(rate)
     return found if found is None or scale == 100 else f"{found.rate:.1f}"
-
-
-def matrix_table(arena: Arena, game: Game) -> Table:
-    """First role by row, second by column: the share of each outcome."""
-    shown = {
-        tuple(cell["players"]): " / ".join(
-            f"{100 * cell['outcomes'].get(name, 0) / cell['games']:.0f}" for name in game.outcomes
-        )
-        for cell in arena["matrix"]
-    }
-    names = list(dict.fromkeys(name for players in shown for name in players))
-    title = "% " + " / ".join(outcome.label for outcome in game.outcomes.values())
-    rows = tuple((name, *(shown.get((name, other), "") for other in names)) for name in names)
-    return Table(title, (" \\ ".join(game.roles), *names), rows)
 
 
 def pair_table(arena: Arena) -> Table:
