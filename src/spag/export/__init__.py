@@ -4,7 +4,7 @@ model      finding, merging and saving the weights; the folder is complete or ab
 card       the model card; its text is card.md
 markdown   text and tables as Markdown, in which no foreign text is active
 training   the phases and settings that made a model
-metadata   the card's metadata for the hub: base, licence, metrics
+metadata   the card's metadata for the hub: base, licence, games
 """
 
 from spag.export.metadata import ExportSource

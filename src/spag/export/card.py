@@ -52,7 +52,7 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"plain": Markdown, "cell": cell, "word": _word, "numbered": _numbered, "counted": counted}
     template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
-    metadata = card_data(title, source)
+    metadata = card_data(source)
     text = environment.from_string(template).render(
         metadata=Markdown(metadata.to_yaml()),
         title=code(title),
