@@ -249,11 +249,9 @@ def test_a_run_that_measured_nothing_claims_nothing(tmp_path: Path) -> None:
     text = card_of(find_source(str(run.folder)))
     assert "The run holds no results." in text and "| base model | `meta-llama/Llama-2-7b-hf` |" in text
     assert "are held out" not in text
-    (run.folder / "config.yaml").unlink()
-    text = card_of(ExportSource("imitation", str(place), None, RunFolder.open(run.folder)))
-    assert "The run holds no results." in text and "The run folder has no config.yaml" in text
-    assert "| base model | unknown |" in text and "## Training" not in text
-    assert "No run folder came with it" in card_of(find_source(str(place)))  # which nothing but a config tells
+    (run.folder / "config.yaml").unlink()  # without which a checkpoint is a model like any other
+    text = card_of(find_source(str(place)))
+    assert "No run folder came with it" in text and "| base model | unknown |" in text and "## Training" not in text
 
 
 def test_players_who_win_together_have_no_ratings(tmp_path: Path) -> None:

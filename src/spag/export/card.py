@@ -47,7 +47,7 @@ class Weights:
 
 def card(title: str, source: ExportSource, weights: Weights) -> str:
     """Return README.md: metadata by the hub's specification, then the text."""
-    run, config = source.run, source.run.config if source.run else None
+    run, config = source.run, source.config
     shared = shareable_config(config) if config else None
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"plain": Markdown, "cell": cell, "word": _word, "numbered": _numbered, "counted": counted}
@@ -65,7 +65,7 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
         weights=weights,
         is_baichuan=model_type(source.model) == BAICHUAN,
         licence=metadata.license,
-        **(_trained(source.name, run, shared) if run and config and shared and source.name != BASE else {}),
+        **(_trained(source.name, run, shared) if run and shared and source.name != BASE else {}),
         results=_results(source.name, run) if run else {},
         few_tasks=FEW_TASKS,
         note=Markdown(NOTE),

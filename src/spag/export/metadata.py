@@ -8,6 +8,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
 from yaml import YAMLError
 
+from spag.config.schema import RunConfig
 from spag.core.errors import ModelError, first_line
 from spag.export.training import ancestry, trained_games
 from spag.games.registry import settings_of
@@ -32,8 +33,8 @@ class ExportSource:
     """A model to export.
 
     ``name``: its name in the run (``base``, ``spag-1``), else the model's own. ``model``: the argument of
-    ``load_model``. ``base``: the model from which training started; ``None`` if unknown. ``run``: ``None`` outside a
-    run folder.
+    ``load_model``. ``base``: the model from which training started; ``None`` if unknown. ``run``: a run folder
+    with its config; ``None`` outside of one.
     """
 
     name: str
@@ -42,8 +43,12 @@ class ExportSource:
     run: RunFolder | None
 
     @property
+    def config(self) -> RunConfig | None:
+        return self.run.config if self.run else None
+
+    @property
     def trust_remote_code(self) -> bool:
-        return bool(self.run and self.run.config and self.run.config.model.trust_remote_code)
+        return bool(self.config and self.config.model.trust_remote_code)
 
 
 def card_data(source: ExportSource) -> ModelCardData:

@@ -67,8 +67,8 @@ def export_model(
     with new_folder(output, "an export") as folder:
         note(f"loading {source.model}")
         weights = save_weights(source, folder, dtype)
-        if source.run and source.run.config:
-            write_atomically(folder / CONFIG, dump_config(shareable_config(source.run.config)))
+        if source.config:
+            write_atomically(folder / CONFIG, dump_config(shareable_config(source.config)))
         write_atomically(folder / "README.md", card(output.absolute().name, source, weights))
     return weights
 
@@ -107,8 +107,8 @@ def default_dtype(source: ExportSource) -> str:
     """
     from transformers import AutoConfig  # noqa: PLC0415 - slow
 
-    if source.run and source.run.config and source.run.config.model.dtype != "auto":
-        return source.run.config.model.dtype
+    if source.config and source.config.model.dtype != "auto":
+        return source.config.model.dtype
     resolved = resolve_model(source.model)
     base = adapter_base(Path(resolved))
     place = resolved if base is None else resolve_model(base)
