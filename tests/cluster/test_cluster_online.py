@@ -62,13 +62,13 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
     cluster: Cluster, model_folder: Path, tmp_path: Path, stack: ExitStack
 ) -> None:
     old = load_file(model_folder / "model.safetensors")
-    half = {name: value + 0.1 for name, value in old.items() if "layers.0." in name}
-    other = {name: value * 1.5 for name, value in old.items() if "layers.1." in name}
+    new = {name: value + 0.1 for name, value in old.items() if "layers.0." in name}
+    newest = {name: value * 1.5 for name, value in old.items() if "layers." in name}
 
     def play_here(weights: Mapping[str, torch.Tensor]) -> Games:
         return by_id(play(SPECS, both(LearningEngine(weights))))
 
-    before, after = play_here(old), play_here(old | half | other)
+    before, after = play_here(old), play_here(old | newest)
     assert all(before[name] != after[name] for name in before)
 
     config = ClusterConfig(address=cluster.address, workers=2, lease=1, deadline=60.0)
@@ -77,11 +77,10 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
     stats = PlayStats()
     assert play_there(players, stats=stats) == before
     assert stats.utterances == sum(len(episode.history) for episode in before.values())
-    learning = dict(half)
-    players.update_weights(learning, ROLES[0])
-    for value in half.values():
+    players.update_weights(new, ROLES[0])
+    players.update_weights(newest, ROLES[0])
+    for value in newest.values():
         value.zero_()  # the trainer goes on at once
-    players.update_weights(other, ROLES[0])
     assert play_there(players) == after
     assert play_there(players) == after
     assert len(opened(tmp_path)) == 2  # the actors are still those of the beginning

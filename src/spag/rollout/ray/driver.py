@@ -25,7 +25,7 @@ from spag.engines.base import RequestError
 from spag.games.base import Game
 from spag.rollout.ray.connection import connected, nodes
 from spag.rollout.ray.queue import GameQueue
-from spag.rollout.ray.weights import NewWeights, pack
+from spag.rollout.ray.weights import pack
 from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, PlayStats
 
@@ -82,7 +82,7 @@ class RayPlayers:
         self._current: tuple[Game, Mapping[str, str]] | None = None  # the game, and the player of each role
         self.losses = 0
         self.workers: list[_PlayWorker] = []
-        self._updates: list[NewWeights] = []
+        self._updates: dict[str, Any] = {}  # the newest weights of a player, in Ray's object store
         self._numbers = 0
         stack.callback(self.close)
         for _ in range(count):
@@ -112,21 +112,18 @@ class RayPlayers:
             self._replace_hung()
 
     def update_weights(self, weights: "Mapping[str, Tensor]", player: str, dtype: str | None = None) -> None:
-        """Give new weights to the engine of ``player`` in every worker, including later replacements of lost ones.
-        They travel in ``dtype``, or as they are. Returns at once.
+        """Give new weights, all that change, to the engine of ``player`` in every worker, including later replacements
+        of lost ones. They travel in ``dtype``, or as they are. Returns at once.
 
         See ``Engine.update_weights``; each engine takes them before its next game, and one that cannot counts as lost.
         Values are copied now, and may change afterwards. Raises ``EngineError`` while games of the last play are left.
         """
         if self.queue.left:
             raise EngineError("weights change only between plays")
-        names = frozenset(weights)
-        self._updates = [older for older in self._updates if older.player != player or not older.names <= names]
-        packed = ray.put(pack(weights, dtype))  # after the older ones have left the object store
-        update = NewWeights(player, names, packed)
-        self._updates.append(update)
+        self._updates.pop(player, None)  # the older ones leave the object store first
+        packed = self._updates[player] = ray.put(pack(weights, dtype))
         for worker in self.workers:
-            worker.calls.append(worker.actor.update_weights.remote(update.packed, player))
+            worker.calls.append(worker.actor.update_weights.remote(packed, player))
 
     def close(self) -> None:
         """Stop all workers; engines with their own processes get a moment to end them."""
@@ -144,7 +141,7 @@ class RayPlayers:
         calls = deque([actor.ready.remote(), actor.open.remote(self.job)])
         if self._current is not None:
             calls.append(actor.assign.remote(*self._current))
-        calls.extend(actor.update_weights.remote(update.packed, update.player) for update in self._updates)
+        calls.extend(actor.update_weights.remote(packed, player) for player, packed in self._updates.items())
         self.workers.append(_PlayWorker(self._numbers, actor, calls))
 
     def _ready_workers(self) -> list[_PlayWorker]:

@@ -9,7 +9,6 @@ in one piece, whereas it pickles tensors: 538 MB took 4 s as tensors.
 import fcntl
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,15 +87,6 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
                     f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?"
                 ) from error
     return model.model_copy(update={"name": str(local)})
-
-
-@dataclass(slots=True)
-class NewWeights:
-    """New weights for the engine of ``player``. ``packed``: where Ray's object store has them."""
-
-    player: str
-    names: frozenset[str]
-    packed: Any
 
 
 def pack(weights: "Mapping[str, Tensor]", dtype: str | None = None) -> dict[str, tuple[Any, str, tuple[int, ...]]]:
