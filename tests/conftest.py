@@ -96,7 +96,7 @@ HEAVY = (
     "tests/engines/test_vllm.py",
     "tests/evaluation/test_reasoning",
     "tests/planning/test_measured.py",
-    "tests/test_embedded_model.py",
+    "tests/models/test_embedded_model.py",
     "tests/test_gpu.py",
     "tests/games/test_docs_walkthrough.py",
     "tests/learning/test_parallel.py",
@@ -104,7 +104,7 @@ HEAVY = (
     "tests/learning/test_setup.py",
     "tests/serve/",
     "tests/web/test_browser.py",
-    "tests/online/test_per_role.py::test_vllm",
+    "tests/runs/test_per_role.py::test_vllm",
     "tests/test_tutorials.py::test_a_model_of_ones_own",
 )
 """Tests that use a cluster, vLLM, a browser, a language model, or several processes: two at once would take all cores

@@ -19,6 +19,7 @@ TEXTS = [
 WIDTH = 100
 # On PyPI, "spag" is a compiler tool of 2018; this project is spag-selfplay, and installs from a clone as ".".
 FOREIGN_PACKAGE = re.compile(r"pip3? install(?: +[^\s;&|`#()]+)*? +['\"]?spag(?![\w-])")
+TEST = re.compile(r"`(?:tests/)?((?:\w+/)*test_\w+\.py)(?:::(test_\w+))?")
 LINK = re.compile(r"\]\(([^()\s#]*)(#[^()\s]*)?\)")
 
 
@@ -71,6 +72,14 @@ def test_names_imported_from_spag_exist(page: Path) -> None:
         if isinstance(line, ast.ImportFrom) and (module := line.module or "").startswith("spag"):
             found = vars(import_module(module))
             assert [one.name for one in line.names if one.name not in found] == [], module
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_that_a_page_names_exist(page: Path) -> None:
+    for file, test in TEST.findall(page.read_text(encoding="utf-8")):
+        path = ROOT / "tests" / file
+        assert path.is_file() or file == "test_dilemma.py", file  # a reader's own, in docs/games.md
+        assert not test or f"def {test}(" in path.read_text(encoding="utf-8"), test
 
 
 def test_no_command_installs_the_other_spag() -> None:

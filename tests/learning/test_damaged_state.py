@@ -15,7 +15,7 @@ from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.references import read_reference, write_reference
 
 NO_OBJECTS = [b"", b"[]", b"3", b'{"fingerprint": 3, "result": {}}', b'{"fingerprint": "a"}']
-"""What is no JSON at all: ``test_jsonfile.py``."""
+"""What is no JSON at all: ``storage/test_jsonfile.py``."""
 
 
 @pytest.mark.parametrize("content", NO_OBJECTS, ids=lambda content: repr(content[:12]))

@@ -35,7 +35,7 @@ WHOLE: tuple[bytes, ...] = (
     b"", b"{", b"[]", b"[1]\n", b"{}\n", b"null\n", b"3\n", b'"text"\n', b'{"game": "nope"}\n',
     b'{"step": NaN}\n', b'{"step": 1e999}\n', b'{"step": 99999999999999999999}\n', b"[" * 5000 + b"\n",
 )  # fmt: skip
-"""What is no JSON at all: ``test_jsonfile.py``; no YAML: ``test_config_files.py``."""
+"""What is no JSON at all: ``storage/test_jsonfile.py``; no YAML: ``config/test_config_files.py``."""
 OTHERS: tuple[Any, ...] = (None, True, -1, 0, 3.5, 1e308, "", "text", [], [1], {}, {"a": 1})
 """What takes the place of single values."""
 COUNT = 6

@@ -26,7 +26,7 @@ from tiny_model import make_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("counted_once")]
 
-PAGE = Path(__file__).parent.parent / "docs" / "presets.md"
+PAGE = Path(__file__).parents[2] / "docs" / "presets.md"
 GPUS = {
     "spiral-qwen3-4b": ("H100", 8),
     "marshal-qwen3-4b": ("H100", 8),

@@ -879,7 +879,7 @@ def test_the_shells_get_their_scripts(shell: str) -> None:
 
 
 def test_the_page_of_the_command_line_names_every_command_and_status() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     assert all(f"`spag {' '.join(path)}" in page for path, _ in leaves())
     assert all(f"| {status} |" in page for status in (0, 1, 2, 3, 130, 143))
     for shell in ("bash", "zsh", "fish"):

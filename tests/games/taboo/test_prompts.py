@@ -1,6 +1,6 @@
 """Prompts against golden files, and the promises that the engines build on: growing prefix, no leak, no forged line.
 
-``SPAG_REGENERATE=1 pytest tests/game/test_prompts.py -k golden`` rewrites the golden files; review the diff.
+``SPAG_REGENERATE=1 pytest tests/games/taboo/test_prompts.py -k golden`` rewrites the golden files; review the diff.
 """
 
 import json
@@ -20,7 +20,7 @@ from spag.games.taboo.promptfile import load_prompts, save_prompts
 from spag.games.taboo.prompts import Layout, PromptSet
 from taboo_games import ROLES, TABOO, history_of, task_of
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "prompts"
+GOLDEN = Path(__file__).parents[2] / "golden" / "prompts"
 DEFAULT = PromptSet.default()
 TALK = history_of("Where do you like to swim?", "In a lake,\nif it is warm.", "And where does its water go?")
 

@@ -18,7 +18,7 @@ from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.judge.paper import plural
 from spag.games.taboo.types import Role, TabooOutcome
 
-FOLDER = Path(__file__).parent.parent / "golden"
+FOLDER = Path(__file__).parents[2] / "golden"
 GOLDEN = json.loads((FOLDER / "rewards.json").read_text())["episodes"]
 QUOTES = json.loads((FOLDER / "paper_quotes.json").read_text())
 OUTCOMES = {

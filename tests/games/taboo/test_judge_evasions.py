@@ -14,7 +14,7 @@ from spag.games.taboo.judge import JudgeMode, judge_utterance
 from spag.games.taboo.types import Role, TabooOutcome
 from spag.text.evasions import find_evasion
 
-GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "judge_evasions.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "judge_evasions.json").read_text(encoding="utf-8"))
 # (text, outcome): the defender's announcements that marks and spelling hide, and talk that announces nothing; the
 # target is river.
 ANNOUNCEMENTS = [

@@ -18,7 +18,7 @@ from spag.core.errors import ConfigError
 from spag.games.registry import get
 from spag.games.taboo.taboo import AdversarialTaboo
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAPER = ["baichuan2-13b", "llama2-7b", "llama2-7b-lora", "llama2-7b-qlora"]
 
 

@@ -32,7 +32,7 @@ from spag.rollout.runner import GameSpec, Player
 from taboo_games import ROLES, episode_of, task_of
 
 GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parent.parent / "golden" / "upstream_prompts.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "golden" / "upstream_prompts.json").read_text(encoding="utf-8")
 )
 UPSTREAM = '''
 import os

@@ -14,7 +14,7 @@ from spag.storage.episodes import read_episodes, read_samples, read_sft
 from spag.storage.store import write_rows
 from taboo_games import task_of
 
-REAL_ALPACA = Path(__file__).parents[2] / "shared" / "data" / "sft" / "alpaca_random_9k.json"
+REAL_ALPACA = Path(__file__).parents[3] / "shared" / "data" / "sft" / "alpaca_random_9k.json"
 GOOD = '{"target_word":"river","max_turns":5,"history":[{"role":"attacker","content":"Hi"}]}'
 
 

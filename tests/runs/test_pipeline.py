@@ -442,7 +442,7 @@ def test_settings_that_change_no_result_may_change(folder: Path, model_folder: P
 
 @pytest.mark.slow
 def test_every_ablation_of_the_page_is_a_valid_config_of_as_many_steps() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "ablations.md").read_text().replace("\\\n", " ")
+    page = (Path(__file__).parents[2] / "docs" / "ablations.md").read_text().replace("\\\n", " ")
     commands = [shlex.split(line) for line in page.splitlines() if line.startswith("spag run ")]
     assert len({words[words.index("--output") + 1] for words in commands}) == len(commands) == 8
     for words in commands:
