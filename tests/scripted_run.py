@@ -1,6 +1,7 @@
 """Whole runs with a scripted engine and a tiny real model, and the moments at which a test kills them."""
 
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -75,6 +76,17 @@ def chatter(request: Request) -> str:
 def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *, latency_s: float = 0.0) -> list[ScriptedEngine]:
     one = ScriptedEngine(chatter, concurrency=engine.concurrency, latency_s=latency_s)
     return [one] * len(models)
+
+
+def mover(request: Request) -> str:
+    """Draw a legal move, and now and then nothing that is one."""
+    offered = re.findall(r"\[\w+\]", request.prompt.splitlines()[-1])
+    return f"I choose {random.Random(request.seed).choice([*offered, 'nothing'])}"
+
+
+def moving(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[ScriptedEngine]:
+    """Return an engine for games of moves in brackets."""
+    return [ScriptedEngine(mover, concurrency=engine.concurrency)] * len(models)
 
 
 def run_scripted(config: RunConfig, folder: Path) -> None:

@@ -28,13 +28,13 @@ import torch
 from safetensors.torch import load_file
 
 import forked
+from scripted_run import moving
 from spag.cli import main
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.engines import opening
 from spag.engines.base import Engine
 from spag.runs import execute
 from spag.storage.manifest import Manifest
-from test_other_games import scripted
 from tiny_model import make_model
 
 TRAINING = (
@@ -114,7 +114,7 @@ class Kill:
 def open_engines(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
     """Play the offline iteration by script, since a random model makes no legal move; everything else by the models."""
     if any("1-imitation" in model.name for model in models):
-        return scripted(models, engine)
+        return moving(models, engine)
     return opening.open_models(models, engine)
 
 

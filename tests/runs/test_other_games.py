@@ -1,24 +1,21 @@
 """The whole loop over games other than taboo: a bot to imitate, self-play, training, arena, health, report."""
 
 import json
-import random
 import re
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from scripted_run import moving
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.cli import main
 from spag.config.files import parse_config
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, DataError
 from spag.core.progress import SilentReporter
-from spag.engines.base import Request
 from spag.engines.players import gpus_of
-from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 from spag.rollout.matches import PlaySetup
 from spag.runs import phases
@@ -44,16 +41,6 @@ arena: {{tasks: 3, entrants: [base, imitation, spag-1]}}
 """
 
 
-def mover(request: Request) -> str:
-    """Draw a legal move, and now and then nothing that is one."""
-    offered = re.findall(r"\[\w+\]", request.prompt.splitlines()[-1])
-    return f"I choose {random.Random(request.seed).choice([*offered, 'nothing'])}"
-
-
-def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[ScriptedEngine]:
-    return [ScriptedEngine(mover, concurrency=engine.concurrency)] * len(models)
-
-
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_run_of_another_game_goes_to_its_end(
@@ -65,7 +52,7 @@ def test_a_run_of_another_game_goes_to_its_end(
     name = "leduc_poker"  # which may end in a draw; runs of Kuhn poker: storm.py, test_tutorials.py
     fixed = [f"game.name={name}", f"model.name={model_folder}", "model.dtype=float32", "model.device=cpu"]
     game, config = get(name), parse_config(CONFIG, "test", fixed)
-    run(config, tmp_path, SilentReporter(), open_models=scripted)
+    run(config, tmp_path, SilentReporter(), open_models=moving)
     taught = list(read_samples(tmp_path / "1-imitation" / "samples.jsonl"))
     assert {sample.role for sample in taught} == set(game.roles)
     assert all(re.fullmatch(r"\[\w+\]", sample.completion) for sample in taught)  # a bot's moves

@@ -17,8 +17,7 @@ class StagePlan:
     ``memory`` is its use of a GPU or process, in bytes: training's if every utterance has the maximum length, play's if
     they have the usual one; ``room`` is the available memory. ``shortage`` says what does not fit into memory
     (empty: it fits), ``refusals`` why else it cannot run as configured, ``advice`` names the nearest settings with
-    which it could. ``engines``: those of online play next to a
-    trainer on each GPU; ``sharing``: how they share it.
+    which it could. ``engines``: those of online play next to a trainer on each GPU; ``sharing``: how they share it.
     """
 
     name: str
