@@ -68,9 +68,9 @@ ONE_CORE = Device("CPU, 1 core", 24 * GIB, 490e9, HOST, PCIE, is_cpu=True, full_
     ("preset", "changes", "stages", "took"),  # seconds of whole stages that had 95 % of one core
     [
         ("demo", ["imitation.lora=null", "imitation.gradient_checkpointing=true"], ["imitation"], 300),  # bfloat16
-        ("kuhn", [], ["imitation"], 83),  # float32
+        ("kuhn", ["imitation.kl_coef=0"], ["imitation"], 83),  # float32
         ("kuhn", [], ["reinforce play", "reinforce"], 415),
-        ("kuhn", [], ["imitation", "reinforce play", "reinforce", "arena"], 528),
+        ("kuhn", ["imitation.kl_coef=0"], ["imitation", "reinforce play", "reinforce", "arena"], 528),
     ],
 )
 def test_shipped_presets_take_what_was_measured_on_a_core(
