@@ -148,7 +148,7 @@ def test_each_process_is_given_all_the_gpus_that_it_plays_on() -> None:
 
 def test_engines_on_several_gpus_each_are_still_counted() -> None:
     problems = stage_of(plan((QWEN, "engine.tensor_parallel=2"), 2, A10G), "reinforce play").problems
-    assert "the engines need 4 GPUs, but have 2" in problems
+    assert "the engines need 4 GPUs, but only 2 available" in problems
 
 
 def test_what_an_algorithm_refuses_is_not_advised() -> None:

@@ -289,7 +289,7 @@ def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_t
     assert play(8) == (pytest.approx(play(4)[0] / 2), [])
     assert on_ray(16, 12) == (pytest.approx(play(12)[0]), [])
     _, problems = on_ray(8, 5)
-    assert problems == ["training and the actors that play need 9 GPUs, but have 8"]
+    assert problems == ["training and the actors that play need 9 GPUs, but only 8 available"]
 
 
 @pytest.mark.slow

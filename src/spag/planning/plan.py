@@ -150,7 +150,8 @@ class Planner:
         play = self._play(f"{label} play", 1, play_work, engines, actors or processes, share)
         needed = processes + actors * engine.gpus
         if actors and needed > self.devices and self.on_gpu:
-            play.refusals.append(f"training and the actors that play need {needed} GPUs, but have {self.devices}")
+            available = f"but only {self.devices} available"
+            play.refusals.append(f"training and the actors that play need {needed} GPUs, {available}")
         in_file = not self.on_gpu and not isinstance(online.reference, MovingReference)  # a fixed reference
         reference = get(phase.algorithm)(online, seed=0).needs.reference and not in_file
         training = self._training(label, 1, work, copies=reference + (online.average_decay > 0))
@@ -267,7 +268,7 @@ class Planner:
         if self.on_vllm and (refusal := split_refusal(self.shape.heads, self.shape.kv_heads, engine.tensor_parallel)):
             stage.refusals.append(refusal)
         if used > count and self.on_gpu:
-            stage.refusals.append(f"the engines need {used} GPUs, but have {count}")
+            stage.refusals.append(f"the engines need {used} GPUs, but only {count} available")
         elif not engines and count > 1:
             idle = f"; {count - used} are idle{self._fix_for_idle()}" if used < count else ""
             at_once_each = f"{batch:.0f} utterances at once for each copy of the model (engine.concurrency)"
