@@ -123,10 +123,10 @@ def test_exact_figures_say_that_thinking_is_off_where_players_think(tmp_path: Pa
 
 
 def test_the_games_of_any_step_can_be_opened(client: TestClient, folder: Path) -> None:
-    page = client.get("/").text  # a bar of two steps leads to the later one
-    assert [int(step) for step in re.findall(r'href="/games\?phase=reinforce&amp;step=(\d+)"', page)] == [
-        *range(2, 13, 2)
-    ]
+    page = client.get("/").text  # a bar of two steps leads to the games of both
+    linked = re.findall(r'href="/games\?phase=reinforce&amp;step=(\d+)&amp;until=(\d+)"', page)
+    assert [(int(first), int(last)) for first, last in linked] == [(step, step + 1) for step in range(1, 12, 2)]
+    assert "<b>18 games</b>" in client.get("/games?phase=reinforce&step=1&until=2").text
     # 6 of each step, 6 of step 2's second process, 12 of evaluations
     assert "<b>90 games</b>" in client.get("/games?phase=reinforce").text
     assert "<b>12 games</b>" in client.get("/games?step=2").text  # of both processes

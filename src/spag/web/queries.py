@@ -38,6 +38,7 @@ class GameFilter(BaseModel):
     source: Name = None
     phase: Text = None
     step: Count = None
+    until: Count = None  # the last of several steps
     outcome: Text = None
     first: Name = None
     second: Name = None
@@ -83,9 +84,11 @@ def _rows(index: GameIndex, rest: str, arguments: Sequence[Any]) -> list[Row]:
 
 def _where(asked: GameFilter) -> tuple[str, list[Any]]:
     """Return the WHERE clause of a filter and its arguments."""
-    plain = ("game", "source", "phase", "step", "outcome", "first", "second")
+    plain = ("game", "source", "phase", "outcome", "first", "second")
     terms: dict[str, Any] = {
         **{f"{name} = ?": getattr(asked, name) for name in plain},
+        "step >= ?": asked.step,
+        "step <= ?": asked.step if asked.until is None else asked.until,
         "task = ?": asked.task and asked.task.strip(),
         "id IN (SELECT rowid FROM texts WHERE texts MATCH ?)": match_expression(asked.text or "") or None,
     }
@@ -139,7 +142,7 @@ def bars(counts: Mapping[GameSource, Ended]) -> list[tuple[str, str, Ended]]:
 
 
 def _step_bars(counts: Mapping[GameSource, Ended], phase: str) -> Iterator[tuple[str, str, Ended]]:
-    """Yield the bars of an online phase; the address of one of several steps shows the last of them."""
+    """Yield the bars of an online phase."""
     own = [(source.step, ended) for source, ended in counts.items() if source.phase == phase]
     played = [(step, ended) for step, ended in own if step is not None]
     evaluated = [ended for step, ended in own if step is None]
@@ -149,7 +152,7 @@ def _step_bars(counts: Mapping[GameSource, Ended], phase: str) -> Iterator[tuple
         first, last = steps[start], steps[start : start + size][-1]
         name = f"{phase} step {first}" if first == last else f"{phase} steps {first}–{last}"
         total = _total(ended for step, ended in played if first <= step <= last)
-        yield name, _address(phase=phase, step=last), total
+        yield name, _address(phase=phase, step=first, **({} if first == last else {"until": last})), total
     if evaluated:
         yield f"{phase} evaluations", _address(phase=phase), _total(evaluated)
 
