@@ -41,8 +41,8 @@ test-all: test test-long test-adapters
 
 # codespell: common misspellings, and the words of scripts/english.txt with what to write instead. proselint: style, by the
 # checks that .proselintrc.json leaves on (typography asks for curly quotes in code).
-PROSE = *.md docs examples src .github
-PAGES = *.md docs/*.md docs/results/*.md docs/tutorials .github
+PAGES = *.md docs .github
+PROSE = $(PAGES) examples src
 
 lint: setup extras
 	$(BIN)/ruff check .

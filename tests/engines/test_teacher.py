@@ -1,4 +1,4 @@
-"""Teacher play through the command line against a real HTTP endpoint: collected, priced, resumed."""
+"""Teacher play through the command line against a real HTTP endpoint: collected, counted, resumed."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from spag.storage.episodes import read_episodes
 
 
 @pytest.mark.slow
-def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_teacher_games_are_collected_counted_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Call] = []
 
     def answer(call: Call) -> Answer:
