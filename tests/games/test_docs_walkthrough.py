@@ -75,7 +75,7 @@ def test_the_game_is_listed_and_played(package: Path) -> None:
     typed = [command.split()[1:] for command in COMMANDS if command.startswith("spag ")]
     shown = {words[0]: spag(package, *words) for words in typed}
     assert "longest" in shown["games"] and "tit_for_tat" in shown["games"]
-    assert "points a round" in shown["judge"]
+    assert "points per round" in shown["judge"]
     episodes = list(read_episodes(package / "d.jsonl"))
     assert len(episodes) == 10
     for episode in episodes:
