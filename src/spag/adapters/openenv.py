@@ -58,7 +58,7 @@ class GameObservation(Observation):
     """The view of the client's role. At the end ``prompt`` is empty, and ``outcome`` and ``reason`` are set."""
 
     role: str = Field(description="the role that the client plays")
-    prompt: str = Field(default="", description="what the client's next utterance answers")
+    prompt: str = Field(default="", description="the prompt of the client's next turn")
     outcome: str | None = None
     reason: str | None = None
 

@@ -23,12 +23,12 @@ class ImitationSettings(TeacherSettings):
     """Imitation of a teacher's play."""
 
     kl_coef: NonNegative = Field(
-        0.1, description="weight of the KL term towards the start model; 0 computes no reference"
+        0.1, description="weight of the KL term towards the start model; at 0 no reference is computed"
     )
     utterances: Literal["winners", "all"] = Field(
         "winners",
-        description="whose utterances are imitated: the winners' (the paper's), or all of games in which nobody broke "
-        "a rule",
+        description="whose utterances are imitated: the winners' (as in the paper), or everybody's in games in which "
+        "nobody broke a rule",
     )
 
 

@@ -21,7 +21,7 @@ from spag.core.options import (
 class OnlineSampling(SamplingConfig):
     """How the policy samples in online steps. An empty utterance is trained as it is."""
 
-    temperature: Temperature = Field(1.0, description="sampling temperature; at 0 all games of a task are equal")
+    temperature: Temperature = Field(1.0, description="sampling temperature; at 0 all games on a task are the same")
     min_new_tokens: CountOrZero = Field(1, description="shortest utterance, in tokens")
 
     @property
@@ -41,9 +41,9 @@ class MovingReference(Section):
     """A reference policy that follows the policy; set exactly one option."""
 
     ema: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
-        None, description="moving average: the share of the way that it moves to the policy after each step"
+        None, description="moving average: fraction of the way that the reference moves to the policy after each step"
     )
-    every: Count | None = Field(None, description="steps between updates of it to the current policy")
+    every: Count | None = Field(None, description="steps between updates of the reference to the current policy")
 
     @model_validator(mode="after")
     def _one(self) -> "MovingReference":
@@ -61,14 +61,14 @@ class OnlineSettings(UpdateSettings):
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
     save_steps: Count = Field(10, description="steps between checkpoints to resume from")
     parallel: Literal["replicas", "fsdp"] = Field(
-        "replicas", description="how processes share the model: replicas, each holds all of it; or fsdp (FSDP2)"
+        "replicas", description="how processes share the model: replicas (each has a full copy) or fsdp (FSDP2)"
     )
     steps: Count = Field(100, description="steps of play and training")
     games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games per step")
     mix: list[dict[str, Any]] = Field(
         [],
-        description="several games in one phase, each {name, weight} and the game's settings, with a baseline of its "
-        "own; empty: the phase's game",
+        description="several games in one phase, each {name, weight} and the game's settings, with its own baselines; "
+        "empty: the phase's game",
     )
     sampling: OnlineSampling = Field(default_factory=OnlineSampling, description="how the policy samples")
     opponents: Annotated[dict[str, Positive], Field(min_length=1), known_opponents(SELF, START, SNAPSHOT)] = Field(
@@ -78,13 +78,13 @@ class OnlineSettings(UpdateSettings):
     )
     matchmaking: Literal["weights", "results"] = Field(
         "weights",
-        description="how each task's opponent is drawn. weights: by the weights in opponents; results: these times the "
-        "policy's loss rate against each (prioritised fictitious self-play)",
+        description="how each task's opponent is drawn. weights: by the weights in opponents; results: by these times "
+        "the policy's loss rate against each opponent (prioritised fictitious self-play)",
     )
     snapshot_every: Count | None = Field(
         None,
-        description="steps between the policies that are kept as models in snapshots/, for opponents and the arena; "
-        "null: 20 where opponents names snapshot, else none is kept",
+        description="steps between policies saved as models in snapshots/, for opponents and the arena; "
+        "null: 20 if opponents names snapshot, else none are saved",
     )
     rewards: dict[Annotated[str, "GAME"], RewardOverride] = Field(
         {}, description="rewards by game, in place of the game's own"
@@ -100,13 +100,13 @@ class OnlineSettings(UpdateSettings):
     correction: Literal["token", "sequence", "mask"] = Field(
         "token",
         description="importance weight of the trainer's policy relative to the engine's sampling distribution. token: "
-        "each token's, truncated; sequence: the utterance's, truncated; mask: each token's, 0 outside 1/limit to limit",
+        "per token, truncated; sequence: per utterance, truncated; mask: per token, 0 outside 1/limit to limit",
     )
     correction_limit: Annotated[float, Field(ge=1.0, le=1000.0)] = Field(2.0, description="limit of that weight")
-    entropy_coef: NonNegative = Field(0.0, description="weight of the tokens' entropy at the first step")
+    entropy_coef: NonNegative = Field(0.0, description="weight of the entropy bonus at the first step")
     entropy_coef_end: NonNegative | None = Field(None, description="final value of entropy_coef; null: constant")
     kl_coef_end: NonNegative | None = Field(None, description="final value of kl_coef; null: constant")
-    anneal_steps: Count | None = Field(None, description="steps until both have their final values; null: all")
+    anneal_steps: Count | None = Field(None, description="steps until both reach their final values; null: all")
     reference: Literal["fixed"] | MovingReference = Field(
         "fixed",
         description="reference of the KL term: fixed (the phase's first policy), {ema: 0.03} or {every: 40}",
@@ -116,14 +116,14 @@ class OnlineSettings(UpdateSettings):
         description="decay per step of the average of weights that becomes the final policy; 0: the last weights",
     )
     overlap: CountOrZero = Field(
-        0, description="steps that play runs ahead of training; games are then off-policy by as many steps"
+        0, description="steps by which play runs ahead of training; games are off-policy by the same number of steps"
     )
     evaluate_every: Count | None = Field(10, description="steps between evaluations on held-out tasks; null: none")
     evaluation_tasks: Count = Field(16, description="held-out tasks of an evaluation, each played in both roles")
     evaluation_opponents: Annotated[list[str], Field(min_length=1), known_opponents(START)] = Field(
         [START], description="opponents of an evaluation: start, models or bots"
     )
-    stop_on_collapse: bool = Field(False, description="end the phase when play collapses, instead of a warning")
+    stop_on_collapse: bool = Field(False, description="end the phase when play collapses, instead of only warning")
 
     @property
     def updates(self) -> int:

@@ -131,7 +131,7 @@ class ReinforceSettings(OnlineSettings):
         "the step",
     )
     discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        1.0, description="an advantage counts discount^k for an utterance that k more of the same player follow"
+        1.0, description="an utterance followed by k more of the same player gets discount^k of the advantage"
     )
 
 

@@ -43,14 +43,12 @@ def opponent_group(name: str) -> str:
 
 
 class LoraConfig(Section):
-    """A LoRA adapter (arXiv 2106.09685). A start's own adapter is trained further: rank and alpha must be equal."""
+    """A LoRA adapter (arXiv 2106.09685). If the start model is an adapter, it is trained further, and must match."""
 
     rank: Annotated[int, Field(gt=0, le=4096)] = Field(16, description="rank of the update matrices")
-    alpha: Count = Field(32, description="scale of the update is alpha / rank")
+    alpha: Count = Field(32, description="the update is scaled by alpha / rank")
     target_modules: str | list[str] = Field("all-linear", description="layers that get an adapter")
-    quantize: bool = Field(
-        False, description="QLoRA: the base model's weights in 4 bits while training (bitsandbytes, NF4)"
-    )
+    quantize: bool = Field(False, description="QLoRA: base model in 4 bits during training (bitsandbytes, NF4)")
     per_role: bool = Field(
         False, description="online phases: one adapter for each role of each game, over one base model"
     )
@@ -65,7 +63,7 @@ class UpdateSettings(Section):
         description="cosine, linear, constant: shape after linear warm-up. warmup_decay: DeepSpeed's WarmupDecayLR "
         "(logarithmic warm-up, linear decay). warmup_decay_0.13: the same with DeepSpeed 0.13's off-by-one first step",
     )
-    warmup_ratio: Fraction = Field(0.03, description="share of the updates in which the learning rate rises")
+    warmup_ratio: Fraction = Field(0.03, description="fraction of the updates spent warming up")
     weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
     adam_beta1: Decay = Field(0.9, description="AdamW's beta1")
     adam_beta2: Decay = Field(0.999, description="AdamW's beta2")
@@ -75,7 +73,7 @@ class UpdateSettings(Section):
     max_grad_norm: NonNegative = Field(1.0, description="maximum norm of the gradient; 0 disables clipping")
     micro_batch_size: Count = Field(2, description="samples per forward pass, on each process")
     kl_coef: NonNegative = Field(
-        0.0, description="weight of the KL term towards the reference policy; 0 computes no reference"
+        0.0, description="weight of the KL term towards the reference policy; at 0 no reference is computed"
     )
     gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
     lora: LoraConfig | None = Field(
@@ -84,11 +82,11 @@ class UpdateSettings(Section):
     )
     processes: Count | None = Field(
         None,
-        description="training processes; null: those that torchrun started, else one per visible GPU (one on CPUs)",
+        description="training processes; null: those started by torchrun, else one per visible GPU (one on CPUs)",
     )
     parallel: Literal["replicas", "fsdp", "deepspeed"] = Field(
         "replicas",
-        description="how processes share the model. replicas: each holds all of it; fsdp (FSDP2) and deepspeed "
+        description="how processes share the model. replicas: each has a full copy; fsdp (FSDP2) and deepspeed "
         "(ZeRO-3, not online) shard weights, gradients and optimiser",
     )
     offload: bool = Field(False, description="fsdp, deepspeed: keep sharded weights and optimiser in CPU memory")
@@ -114,17 +112,17 @@ class OfflineSettings(UpdateSettings):
     global_batch_size: Count = Field(128, description="samples per update, over all processes")
     template: Literal["random", "game", "play"] = Field(
         "random",
-        description="wording of a sample's prompt. random: drawn per utterance, as the paper; game: drawn per game, "
-        "whose samples share an update and a prefix, which is faster; play: the prompt of play, fastest",
+        description="wording of a sample's prompt. random: drawn per utterance, as in the paper; game: drawn per game, "
+        "whose samples then share an update and a prefix (faster); play: the prompt used in play (fastest)",
     )
     completions: Literal["sampled", "text"] = Field(
         "sampled",
-        description="trained tokens of an utterance. sampled: those that the engine drew, where known; text: its text, "
-        "tokenised again, with an end token, as the published code",
+        description="which tokens of an utterance are trained. sampled: those that the engine sampled, where known; "
+        "text: the text retokenised, with an end token, as in the published code",
     )
-    sft_coef: NonNegative = Field(0.5, description="weight of the SFT mix's loss")
+    sft_coef: NonNegative = Field(0.5, description="weight of the SFT loss")
     sft_data: Path | None = Field(
-        None, description="instruction data mixed in (Alpaca JSON or prompt/completion rows); null mixes none"
+        None, description="instruction data to mix in (Alpaca JSON or prompt/completion rows); null: none"
     )
     sft_samples: CountOrZero | None = Field(None, description="SFT rows to mix in; null: all")
     loss_group: Count | None = Field(
@@ -148,10 +146,10 @@ class TeacherSettings(OfflineSettings):
 
     episodes: list[str] = Field(
         ["teacher"],
-        description="sources of training data: 'teacher' (games shipped with the game), bot:NAME, or files of games or "
+        description="sources of training data: 'teacher' (the shipped teacher games), bot:NAME, or files of games or "
         "samples (ours or upstream's)",
     )
-    max_episodes: Count | None = Field(None, description="games to use, drawn by seed; null: all (200 of a bot)")
+    max_episodes: Count | None = Field(None, description="games to use, drawn by seed; null: all (200 for a bot)")
 
 
 def known_opponents(*known: str) -> AfterValidator:

@@ -26,15 +26,15 @@ class SpagSettings(IterationSettings):
         0.2, description="importance ratios are clipped to 1 -/+ this"
     )
     loser_reward: float = Field(
-        0.0, ge=-1.0, le=0.0, description="0 drops the loser; -1 mirrors the winner's (upstream: did not converge)"
+        0.0, ge=-1.0, le=0.0, description="0 drops losers; -1 mirrors the winner's reward (upstream: did not converge)"
     )
     tie_reward: float = Field(0.0, ge=-1.0, le=1.0, description="total reward of each side in a tie; 0 drops ties")
     roles: str = Field(
-        "both", description="whose samples are kept: both, or one role (an ablation), which changes no weight of them"
+        "both", description="whose samples are kept, with unchanged weights: both, or one role's (an ablation)"
     )
     objective: Literal["offline_rl", "sft"] = Field(
         "offline_rl",
-        description="sft (an ablation): likelihood of the same samples by weight, without rewards, ratios and KL",
+        description="sft (an ablation): weighted likelihood of the same samples, without rewards, ratios and KL",
     )
 
     @model_validator(mode="after")

@@ -29,15 +29,15 @@ class TurnwiseSettings(OnlineSettings):
     """Credit for each turn."""
 
     discount: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
-        1.0, description="what later turns of the same player count; 0: each turn by its own reward alone"
+        1.0, description="discount of the same player's later turns; 0: each turn gets only its own reward"
     )
     normalize_advantages: bool = Field(
         True, description="divide a role's advantages by their standard deviation over the step, by opponent"
     )
     centre: bool = Field(
         True,
-        description="subtract the mean of the role's returns; false where a game's rewards of turns are advantages "
-        "already (differences of a position's value, with discount 0)",
+        description="subtract the mean of the role's returns; set false if the game's turn rewards are already "
+        "advantages (differences of a position's value, with discount 0)",
     )
 
     @model_validator(mode="after")

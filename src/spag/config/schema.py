@@ -33,14 +33,14 @@ class ModelConfig(Section):
     )
     prompt_style: Literal["plain", "chat", "tagged"] = Field(
         "plain",
-        description="plain: BOS and bare text, as the paper; chat: the model's own chat template; tagged: for base "
-        "models that reason, thoughts and answer in tags",
+        description="plain: BOS and bare text, as in the paper; chat: the model's own chat template; tagged: for base "
+        "models that reason, with thought and answer in tags",
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "bfloat16",
-        description="precision of weights in play and of autocast in training; auto measures the fastest, once per run",
+        description="precision of weights in play and of autocast in training; auto measures once which is fastest",
     )
-    device: str | None = Field(None, description="torch device; null takes the first GPU, else the CPU")
+    device: str | None = Field(None, description="torch device; null: the first GPU, else the CPU")
     trust_remote_code: bool = Field(False, description="run code from the model's repository; review it first")
 
     @property
@@ -54,7 +54,7 @@ class GameConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str = Field(DEFAULT, description="the game that is played; spag games lists them")
+    name: str = Field(DEFAULT, description="name of the game; spag games lists them")
 
     @model_validator(mode="before")
     @classmethod
@@ -87,11 +87,11 @@ class EngineConfig(Section):
     backend: Literal["auto", "transformers", "vllm"] = Field(
         "auto", description="generation backend; auto: vLLM on a GPU if it is installed, else transformers"
     )
-    max_length: Count = Field(4096, description="vLLM: context length, prompt and utterance together, in tokens")
+    max_length: Count = Field(4096, description="vLLM: context length in tokens, prompt plus utterance")
     memory: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
         None,
-        description="vLLM: share of the GPU's memory, or of free CPU memory, for all open engines together; null: 0.9 "
-        "on a dedicated GPU; whatever training leaves on a shared one; on a CPU, what the games need",
+        description="vLLM: fraction of the GPU's memory, or of free CPU memory, for all open engines together; null: "
+        "0.9 on a dedicated GPU; what training leaves on a shared one; on a CPU, what the games need",
     )
     tensor_parallel: Count = Field(1, description="vLLM: GPUs that share one copy of the model")
     data_parallel: Count | None = Field(
@@ -134,7 +134,7 @@ class ArenaConfig(Section):
     entrants: list[str] = Field(
         [],
         description="who competes: base, models of the run by the name of their phase (imitation, spag-3, reinforce), "
-        "mixture:NAME (such a model's snapshots, of which each game draws one), other models or bots; empty: base, the "
+        "mixture:NAME (draws one of such a model's snapshots for each game), other models or bots; empty: base, the "
         "last model of each phase, and bot:constant where the game ships it",
     )
 
@@ -144,24 +144,24 @@ class ClusterConfig(Section):
 
     address: str | None = Field(
         None,
-        description="Ray cluster to play and train on: auto (the one this machine belongs to), local (a Ray of this "
-        "machine alone) or an address; null uses no Ray",
+        description="Ray cluster to play and train on: auto (the one this machine belongs to), local (starts Ray on "
+        "this machine) or an address; null: no Ray",
     )
     workers: Count | None = Field(
         None,
-        description="concurrent engines; null: as many as the cluster's GPUs hold, without GPUs one per node",
+        description="concurrent engines; null: as many as the cluster's GPUs allow, without GPUs one per node",
     )
     online_workers: Count | None = Field(
         None,
         description="engines that play online steps, on GPUs that do not train; null: each training process "
         "plays its share",
     )
-    lease: Count = Field(16, description="games given to an engine at a time; if it is lost, others play them")
+    lease: Count = Field(16, description="games given to an engine at a time; if it is lost, other engines play them")
     deadline: Annotated[float, Field(ge=1.0, le=LARGEST)] = Field(
         900.0, description="seconds without a finished game after which an engine counts as hung and is replaced"
     )
     storage: str | None = Field(
-        None, description="folder or fsspec URL (s3://BUCKET/PATH) that every node sees, for weights; null: the run's"
+        None, description="folder or fsspec URL (s3://BUCKET/PATH) shared by all nodes, for weights; null: the run's"
     )
 
     @property
@@ -226,14 +226,14 @@ class RunConfig(Section):
     """A whole run: its phases in order, then the arena."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        0, description="seeds the choice of tasks, every draw in play, the prompts and the order of training samples"
+        0, description="seed of the choice of tasks, all sampling, the prompts and the order of training samples"
     )
     model: ModelConfig = Field(default_factory=ModelConfig)
     game: GameConfig = Field(default_factory=GameConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
     phases: Annotated[list[PhaseConfig], Field(min_length=1)] = Field(
         [PhaseConfig(algorithm="imitation"), PhaseConfig(algorithm="spag")],
-        description="the phases in order; each starts from the model of the one before",
+        description="the phases in order; each starts from the previous one's model",
     )
     arena: ArenaConfig = Field(default_factory=ArenaConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)

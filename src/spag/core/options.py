@@ -100,8 +100,8 @@ class ThinkingConfig(Section):
     enabled: bool = Field(False, description="players reason in private first; chat templates get enable_thinking")
     max_tokens: Count = Field(
         1024,
-        description="longest thought, in tokens, tags included; a longer one is cut, and the utterance is empty, which "
-        "loses the turn, and is illegal in a game of moves",
+        description="longest thought, in tokens, tags included; a longer one is cut, and the utterance is then empty: "
+        "the turn is lost, and in a game of moves this is an illegal move",
     )
 
 
@@ -109,15 +109,15 @@ class SamplingConfig(Section):
     """How a player samples. Tokens of an unclosed thought count for ``min_new_tokens`` too, with vLLM those of any."""
 
     temperature: Temperature = Field(1.2, description="0 is greedy (the paper's testing mode)")
-    top_p: Fraction = Field(1.0, description="nucleus sampling; 1 switches it off")
-    top_k: CountOrZero = Field(0, description="keep the k most likely tokens; 0 switches it off")
+    top_p: Fraction = Field(1.0, description="nucleus sampling; 1 disables it")
+    top_k: CountOrZero = Field(0, description="keep the k most likely tokens; 0 disables it")
     max_new_tokens: Count = Field(256, description="longest utterance, in tokens")
-    min_new_tokens: CountOrZero = Field(2, description="shortest utterance, in tokens; otherwise some are empty")
+    min_new_tokens: CountOrZero = Field(2, description="shortest utterance, in tokens; below 2, some are empty")
     thinking: ThinkingConfig = Field(default_factory=ThinkingConfig, description="private reasoning before speech")
     published: bool = Field(
         False,
         description="treat texts as the published code does: white space around an utterance stays in the history, an "
-        "empty utterance stands (else, outside online phases, it is sampled again, twice at most), and a prompt of "
+        "empty utterance is kept (else, outside online phases, it is sampled again, twice at most), and a prompt of "
         "more than 2,048 tokens loses its beginning",
     )
 

@@ -132,7 +132,7 @@ class TextArenaGame(Game):
         Outcome("unfinished", "unfinished", "#a3a9b6", rule="A game that was cut short is void."),
     )
 
-    options: Annotated[dict[str, Any], Field(description="arguments of the environment, beside those of its id")] = (
+    options: Annotated[dict[str, Any], Field(description="arguments of the environment, besides those of its id")] = (
         field(default_factory=dict)
     )
     seeds: Annotated[int, Field(ge=1, description="tasks in each split; a task is a seed")] = 1000

@@ -52,7 +52,7 @@ class Nim(OpenGame):
 
     largest_heap: Annotated[int, Field(ge=4, le=_LARGEST, description="stones in the largest starting heap")] = 30
     smallest_heap: Annotated[int, Field(ge=1, le=_LARGEST, description="stones in the smallest starting heap")] = 1
-    take: Annotated[int, Field(ge=2, le=9, description="most stones that one move may take")] = 3
+    take: Annotated[int, Field(ge=2, le=9, description="maximum number of stones per move")] = 3
     games_per_heap: Annotated[int, Field(ge=1, le=10_000, description="tasks per starting heap")] = 25
 
     def __post_init__(self) -> None:

@@ -89,22 +89,22 @@ class AdversarialTaboo(Game):
         JudgeMode, Field(description="strict: words in any inflection; paper: upstream's substring rules")
     ] = JudgeMode.STRICT
     stop: Annotated[
-        Stop, Field(description="judged: at the decision; announced: at an announcement, like upstream's loop")
+        Stop, Field(description="judged: play stops at the decision; announced: at an announcement, as upstream's loop")
     ] = Stop.JUDGED
-    language: Annotated[str, Field(description="en, de, fr or es: of the words, the prompts, and the strict judge")] = (
+    language: Annotated[str, Field(description="language of words, prompts and the strict judge: en, de, fr or es")] = (
         ENGLISH.language
     )
     prompts: Annotated[
-        FileName | None, Field(description="prompt file (spag import prompts makes one); null means built-in prompts")
+        FileName | None, Field(description="prompt file (spag import prompts makes one); null: built-in prompts")
     ] = None
     words: Annotated[
         FileName | Literal["shipped", "frequency"],
         Field(
-            description="shipped (2,000 everyday words), frequency (a frequency list), or a file with one word a line"
+            description="shipped (2,000 everyday words), frequency (a frequency list), or a file with one word per line"
         ),
     ] = "frequency"
     top_words: Annotated[
-        int, Field(ge=1, le=1_000_000, description="how many of the most frequent words to take from the source")
+        int, Field(ge=1, le=1_000_000, description="take only the N most frequent words of the source")
     ] = 50_000
 
     def __post_init__(self) -> None:

@@ -75,7 +75,7 @@ class TicTacToe(OpenGame):
     rules = RULES
 
     opening: Annotated[
-        int, Field(ge=2, le=_LONGEST_OPENING, description="most moves already made when a game starts")
+        int, Field(ge=2, le=_LONGEST_OPENING, description="maximum number of moves already made when a game starts")
     ] = 3
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
