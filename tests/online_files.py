@@ -26,7 +26,7 @@ phases:
 - {algorithm: imitation, episodes: ["bot:random"]}
 - {algorithm: reinforce, steps: 12, games: 6}
 """
-SIGN = "player_1 of kuhn_poker: entropy is 0.010 nats a token, at first 0.300: the policy says nearly the same always"
+SIGN = "player_1 of kuhn_poker: entropy is 0.010 nats per token, at first 0.300: the policy nearly always says the same"
 DRIFT = "player_0 of kuhn_poker: has 97 % of the policy's wins"
 
 

@@ -220,7 +220,7 @@ def test_rewards_have_the_options_of_their_phase(games: Path, tmp_path: Path) ->
 def test_imitation_samples_leave_held_out_words_out(games: Path, tmp_path: Path) -> None:
     samples, imitation = tmp_path / "samples.jsonl", ("--algorithm", "imitation")
     text = spag("rewards", games, *imitation, "--output", samples).output  # bread is held out, river is not
-    assert f"{games}: 1 of 2 games left out, because their tasks are held out" in text
+    assert f"{games}: 1 of 2 games skipped, because their tasks are held out" in text
     assert [(sample.type, sample.completion) for sample in read_samples(samples)] == [
         ("imitation", "Where do you paddle?")
     ]
@@ -233,7 +233,7 @@ def test_imitation_samples_leave_held_out_words_out(games: Path, tmp_path: Path)
     assert len(list(read_samples(samples))) == 1
     games.write_text(json.dumps(UPSTREAM[1:]))
     refused = spag("rewards", games, *imitation, "--output", samples, status=2).output
-    assert f"{games}: all 1 games are on held-out tasks, which are left out; name games on other tasks" in refused
+    assert f"{games}: all 1 games are on held-out tasks, which are skipped; name games on other tasks" in refused
 
 
 def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -496,7 +496,7 @@ def test_games_are_trained_on_as_they_are(tmp_path: Path, model_folder: Path) ->
 
 def test_only_offline_algorithms_train_on_files(games: Path, tmp_path: Path) -> None:
     result = spag("train", "reinforce", games, "--output", tmp_path / "x", status=2)
-    assert "reinforce plays online: use spag run; offline are imitation, spag" in result.output
+    assert "reinforce trains online: use spag run; offline algorithms are imitation, spag" in result.output
     result = spag("train", "imitatoin", games, "--output", tmp_path / "x", status=2)
     assert "there is no algorithm 'imitatoin'; did you mean imitation?" in result.output
 
@@ -527,15 +527,15 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         ),
         (
             ("play", "~nosuchuser/x", "--output", "x.jsonl", "--count", "1", "--words", "shipped"),
-            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the whole path\n",
+            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the full path\n",
         ),
         (
             ("plan", "demo", "--set", "model.name=~nosuchuser/x"),
-            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the whole path\n",
+            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the full path\n",
         ),
         (
             ("export", "model", "~nosuchuser/x", "--output", "x"),
-            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the whole path\n",
+            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the full path\n",
         ),
         (
             ("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"),
@@ -576,7 +576,7 @@ def test_errors_are_one_line_and_status_two(
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     result = spag("play", tmp_path, "--count", 1, "--words", "shipped", "--output", tmp_path / "x.jsonl", status=2)
-    assert "holds no config.json and no adapter_config.json, so it is not a model" in result.output
+    assert "has no config.json and no adapter_config.json, so it is not a model" in result.output
 
 
 def test_an_output_that_is_a_folder_is_one_line(tmp_path: Path, model_folder: Path) -> None:

@@ -109,7 +109,7 @@ def test_weights_change_only_between_plays(cluster: Cluster, stack: ExitStack) -
     worker.last_seen -= 3600.0  # as if this process had stood still: the reply is there
     assert list(batches) and not any("was lost" in note for note in notes)
     players.update_weights({}, ROLES[0])
-    with pytest.raises(EngineError, match=r"lost without a finished game .*: ScriptedEngine takes no new weights"):
+    with pytest.raises(EngineError, match=r"lost without finishing a game.*: ScriptedEngine accepts no new weights"):
         list(players.play(SPECS, PlayStats(), TABOO, CAST))
 
 

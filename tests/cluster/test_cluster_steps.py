@@ -91,7 +91,7 @@ def test_actors_play_ahead_for_workers_that_only_train(
         (("cluster.address=auto", "cluster.online_workers=1"), "set processes of the online phase"),
         (
             ("cluster.address=local", "cluster.online_workers=500", "reinforce.processes=1"),
-            "CPU cores beside training",
+            "CPU cores left to play",
         ),
     ],
 )

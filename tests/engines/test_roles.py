@@ -65,7 +65,7 @@ def test_a_role_s_adapter_plays_against_the_whole_of_them() -> None:
 def test_names_are_those_of_modules_and_folders() -> None:
     assert adapter_name("kuhn_poker/player_0") == "kuhn_poker-player_0"
     assert adapter_name("openspiel:go(board_size=5)/../black") == "openspiel-go-board_size-5-----black"
-    with pytest.raises(ConfigError, match=r"a\.b/x and a:b/x would have adapters of one name"):
+    with pytest.raises(ConfigError, match=r"a\.b/x and a:b/x would have adapters with the same name"):
         adapter_names(["a.b/x", "a:b/x"])
 
 
@@ -84,7 +84,8 @@ def test_a_checkpoint_is_a_model_for_each_role(tmp_path: Path) -> None:
 def test_where_one_model_is_needed_it_says_which_there_are(tmp_path: Path) -> None:
     name = checkpoint(tmp_path)
     with pytest.raises(
-        ModelError, match=f"here one model is needed; name one: {name}/kuhn_poker-player_0, {name}/kuhn_poker-player_1"
+        ModelError,
+        match=f"but one model is needed here; name one: {name}/kuhn_poker-player_0, {name}/kuhn_poker-player_1",
     ):
         resolve_model(name)
 

@@ -341,7 +341,7 @@ def test_a_prompt_without_room_for_the_utterance_is_refused(loaded: tuple, monke
     assert (refused.id, refused.text, refused.finish_reason) == ("1", "", FinishReason.CONTEXT)
     assert (refused.token_ids, refused.logprobs) == ((), ())
     what = "a prompt of 53 tokens and max_new_tokens=12 exceed the context length of 64 tokens"
-    assert refused.refusal == f"{what}; take a model with more, or shorten utterances"
+    assert refused.refusal == f"{what}; use a model with a longer context, or shorten utterances"
     [answered] = engine.poll()
     assert (answered.id, len(answered.token_ids or ())) == ("0", 12)
     engine.close()

@@ -44,22 +44,22 @@ def test_a_healthy_run_shows_none_and_neither_do_no_steps() -> None:
     [
         ("asker/length", 12.0, 36.0, 35.9, "asker of talk: utterances have grown from 12.0 to 36.0 tokens"),
         ("asker/length", 12.0, 4.0, 4.1, "asker of talk: utterances have shrunk from 12.0 to 4.0 tokens"),
-        ("teller/entropy", 1.0, 0.099, 0.1, "teller of talk: entropy is 0.099 nats a token, at first 1.000: the"),
-        ("teller/entropy", 0.02, 0.009, 0.01, "teller of talk: entropy is 0.009 nats a token, at first 0.020: the"),
+        ("teller/entropy", 1.0, 0.099, 0.1, "teller of talk: entropy is 0.099 nats per token, at first 1.000: the"),
+        ("teller/entropy", 0.02, 0.009, 0.01, "teller of talk: entropy is 0.009 nats per token, at first 0.020: the"),
         ("asker/no_advantage", 0.0, 0.91, 0.9, "asker of talk: 91 % of samples have no advantage and teach nothing"),
         (
             "teller/illegal",
             0.01,
             0.31,
             0.3,
-            "teller of talk: 31 % of games end with its breaking the rules, at first 1 %",
+            "teller of talk: 31 % of games end with it breaking the rules, at first 1 %",
         ),
         (
             "teller/illegal",
             0.8,
             0.8,
             0.79,
-            "teller of talk: 80 % of games end with its breaking the rules, at first 80 %",
+            "teller of talk: 80 % of games end with it breaking the rules, at first 80 %",
         ),
         (
             "asker/distinct",
@@ -76,7 +76,7 @@ def test_a_healthy_run_shows_none_and_neither_do_no_steps() -> None:
             "asker of talk: has 98 % of the policy's wins",
         ),  # 0.97 of 0.99; 0.35 of 0.37
         ("kl", 0.0, 0.51, 0.5, "the policy is 0.51 nats a token away from the reference"),
-        ("mismatch_kl", 0.0, 0.06, 0.05, "engine and trainer disagree about the sampled tokens by 0.06 nats each"),
+        ("mismatch_kl", 0.0, 0.06, 0.05, "engine and trainer disagree about sampled tokens by 0.06 nats each"),
     ],
 )
 def test_each_warning_is_seen_and_not_a_little_before(

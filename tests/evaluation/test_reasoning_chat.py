@@ -88,7 +88,7 @@ def test_answers_are_generated_and_scored_for_real(chatty: ModelConfig, model_fo
     results = evaluate_reasoning({"m": chatty, "same": chatty}, settings, tmp_path / "out", SilentReporter())
     assert [results["models"]["same"]["tasks"][name]["difference"]["value"] for name in tasks] == [0, 0]
     plain = ModelConfig(name=str(model_folder), dtype="float32")
-    with pytest.raises(ConfigError, match="it has no chat template; leave out --chat"):
+    with pytest.raises(ConfigError, match="it has no chat template; omit --chat"):
         evaluate_reasoning({"m": plain}, settings, tmp_path / "none", SilentReporter())
 
 

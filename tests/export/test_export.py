@@ -120,7 +120,7 @@ REFUSED = {
         r"no trained model 'spag-7'; there are: base, imitation$",
     ),
     "a name without a run": (("base", "imitation"), RunError, r"--name imitation: \S+base is no run folder"),
-    "an endpoint": (("openai:gpt", None), ModelError, "a model behind an endpoint has no weights here"),
+    "an endpoint": (("openai:gpt", None), ModelError, "a model behind an endpoint has no local weights"),
 }
 
 

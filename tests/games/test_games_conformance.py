@@ -91,7 +91,7 @@ def test_faults_of_a_foreign_game_are_one_line(tmp_path: Path, monkeypatch: pyte
         "typo": "typo_game:Typo cannot be loaded: NameError: name 'pie' is not defined",
         "torn": r"torn_game:Torn cannot be loaded: SyntaxError: .*\(torn_game\.py, line 1\)",
     }.items():
-        with pytest.raises(ConfigError, match=rf"^{name}: {fault}; mend or uninstall the package odd-games$"):
+        with pytest.raises(ConfigError, match=rf"^{name}: {fault}; fix or uninstall the package odd-games$"):
             games.get(name)
     with pytest.raises(ConfigError, match=r"^trio: has the roles a, b, c; spag plays games of two roles$"):
         games.get("trio")

@@ -116,7 +116,7 @@ def test_a_checkpoint_that_was_damaged_is_named(
     [damaged] = (folder / "state" / "checkpoint-4").glob(file)
     damaged.write_bytes(damaged.read_bytes()[:size])
     with pytest.raises(
-        RunError, match=r"checkpoint-4: cannot be resumed, a file of it is damaged .*; remove .*state to train from"
+        RunError, match=r"checkpoint-4: cannot be resumed: one of its files is damaged .*; remove .*state to train from"
     ) as error:
         train_tiny(model_folder, folder, settings())
     assert "\n" not in str(error.value)
@@ -129,6 +129,6 @@ def test_undamaged_it_is_resumed(stopped: Path, model_folder: Path, tmp_path: Pa
 
 
 def test_a_full_gpu_is_no_damaged_checkpoint(tmp_path: Path) -> None:
-    said = r"checkpoint-4: out of memory while it was read; free memory, then retry"
+    said = r"checkpoint-4: out of memory while reading it; free memory, then retry"
     with pytest.raises(RunError, match=said), resuming(tmp_path / "checkpoint-4"):
         raise RuntimeError("CUDA error: out of memory")

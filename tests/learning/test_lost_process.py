@@ -18,7 +18,10 @@ TORCH = (1, "RuntimeError: Connection closed by peer")
 @pytest.mark.parametrize(
     ("failures", "cause"),
     [
-        ([(*TORCH, 100), (*KILLED, 101)], r"process 1 of 2 .* was ended by SIGKILL, as a system does"),
+        (
+            [(*TORCH, 100), (*KILLED, 101)],
+            r"process 1 of 2 .* was killed by SIGKILL, as when the system runs out of memory",
+        ),
         ([(*KILLED, 105), (*FULL, 100)], "^/runs: no space left$"),  # the launcher killed it, five seconds later
         ([(*TORCH, 100), (*FULL, 100)], "^/runs: no space left$"),
         ([(*KILLED, 106), (*TORCH, 100)], "process 1 of 2 .* failed: RuntimeError: Connection closed by peer"),

@@ -233,7 +233,7 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
         patch.setenv("PYTHONPATH", os.pathsep.join([str(killer), os.environ["PYTHONPATH"]]))
         patch.setenv("SPAG_TEST_MARKER", str(tmp_path / "run" / "state" / "checkpoint-4" / "complete"))
         expected = (
-            r"^\S+run: process 1 of 2 \(they count from 0\) was ended by SIGKILL.*; the same "
+            r"^\S+run: process 1 of 2 \(they count from 0\) was killed by SIGKILL.*; the same "
             r"command resumes the training$"
         )
         with pytest.raises(RunError, match=expected):

@@ -127,7 +127,7 @@ def test_only_a_training_of_other_settings_is_said_to_start_over(
     found(tmp_path, "a")
     assert not caplog.messages
     found(tmp_path, "b")
-    assert caplog.messages == [f"{state} is of other samples or settings; training starts over"]
+    assert caplog.messages == [f"{state} belongs to other samples or settings; training starts over"]
 
 
 def test_folders_of_those_names_beside_an_offline_training_stay(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_state_of_others_is_refused_before_anything_is_deleted(name: str, tmp_
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / name).touch()
     (tmp_path / "training.json").write_text('{"fingerprint": "a", "result": {}}')
-    with pytest.raises(RunError, match=rf"state: holds {name}, which no training wrote; choose another --output"):
+    with pytest.raises(RunError, match=rf"state: holds {name}, which training did not write; choose another --output"):
         found(tmp_path, "b", SpagSettings())
     assert (tmp_path / "state" / name).is_file() and (tmp_path / "training.json").is_file()
 

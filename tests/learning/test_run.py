@@ -411,7 +411,7 @@ def test_other_prompt_tokens_and_another_base_model_under_an_adapter_train_anew(
 
 
 def test_what_cannot_work_is_refused_in_one_line(model_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no game gave a sample"):
+    with pytest.raises(DataError, match="no game yielded a sample"):
         train_tiny(model_folder, tmp_path / "none", count=0)
     with pytest.raises(ConfigError, match=r"dtype=float16.*CPU"):
         train_tiny(model_folder, tmp_path, model=ModelConfig(dtype="float16", device="cpu"))
@@ -422,7 +422,7 @@ def test_games_that_gave_no_sample_are_refused_beside_instruction_data(model_fol
     write_rows(ties, [episode_of("river", "A long one.", "Hm.", max_turns=1, id="a", game=TABOO.name)])
     mix.write_text('[{"instruction": "Say a.", "input": "", "output": "a"}]')
     chosen = job(model_folder, tmp_path / "out", settings(sft_data=str(mix), max_steps=1))
-    with pytest.raises(DataError, match="no game gave a sample"):
+    with pytest.raises(DataError, match="no game yielded a sample"):
         run_job(chosen.model_copy(update={"files": [ties]}))
     result = run_job(chosen.model_copy(update={"files": [*chosen.files, ties]}))  # others' samples are enough
     assert (result["samples"], result["sft"]) == ({"attacker": 17, "defender": 16}, 9)

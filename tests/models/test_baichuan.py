@@ -107,7 +107,7 @@ def test_a_head_that_rewrites_itself_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"its own code changes weights in evaluation mode \(lm_head\.weight\)"):
         load_model(str(folder), dtype="float32", trust_remote_code=True)
     with pytest.raises(
-        ModelError, match=r"own code fails on transformers .*use a version of transformers that it was written for"
+        ModelError, match=r"own code fails on transformers .*use the version of transformers it was written for"
     ):
         load_tokenizer(str(folder), trust_remote_code=True)
 
@@ -261,7 +261,7 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path: Path, monkeypatch: py
     folder = write_published(tmp_path / "published")
     for save in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))):
         save({"lm_head.weight": Malicious()}, folder / "pytorch_model-00002-of-00002.bin")
-        with pytest.raises(ModelError, match=r"00002-of-00002\.bin: this pickle holds more than tensors"):
+        with pytest.raises(ModelError, match=r"00002-of-00002\.bin: this pickle contains more than tensors"):
             convert_model(folder, tmp_path / "converted")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["published"]
 
@@ -270,8 +270,8 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path: Path, monkeypatch: py
     ("config", "message"),
     [
         ({"model_type": "llama"}, "model_type is 'llama'; only Baichuan2-13B is converted"),
-        ({"hidden_size": 4096, "num_attention_heads": 32}, "Baichuan models of 7B have rotary positions"),
-        ({"vocab_size": 64_000}, "a Baichuan of the first generation"),
+        ({"hidden_size": 4096, "num_attention_heads": 32}, "7B Baichuan models have rotary positions"),
+        ({"vocab_size": 64_000}, "a first-generation Baichuan"),
         (
             {"intermediate_size": 95},
             r"6 of another shape \(model\.layers\.0\.mlp\.\w+\.weight \(\d+, \d+\) for \(\d+, \d+\), \.\.\.\)",
@@ -314,7 +314,7 @@ def test_broken_and_missing_files_are_named(published: Path, tmp_path: Path) -> 
         with pytest.raises(ModelError, match=r"its tokenizer is broken: .*; download the folder again"):
             convert_model(folder, tmp_path / "new")
     (folder / "tokenizer.model").write_bytes(b"version https://git-lfs")
-    with pytest.raises(ModelError, match=r"tokenizer\.model: is no SentencePiece model"):
+    with pytest.raises(ModelError, match=r"tokenizer\.model: is not a SentencePiece model"):
         convert_model(folder, tmp_path / "new")
 
 

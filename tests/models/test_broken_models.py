@@ -112,7 +112,7 @@ BROKEN_MODELS: dict[str, tuple[Break, str]] = {
     "more layers": (field("num_hidden_layers", 3), "9 missing"),
     "billions of layers": (
         field("num_hidden_layers", 2**31),
-        r"asks for 2147483648 layers, its weights are 21 tensors",
+        r"asks for 2147483648 layers, but its weights are 21 tensors",
     ),
     "a huge vocabulary": (field("vocab_size", 2**31), r"asks for 137,438,9[0-9]{2},[0-9]{3} parameters"),
     "a smaller vocabulary": (
@@ -126,12 +126,12 @@ BROKEN_MODELS: dict[str, tuple[Break, str]] = {
         lambda folder: ((folder / "config.json").unlink(), (folder / "config.json").mkdir()),
         "cannot be loaded",
     ),
-    "empty weights": (cut(0), "cut short or no safetensors file .*download it again"),
-    "half a header": (cut(100), "cut short"),
-    "half the weights": (cut(70_000), "cut short"),
+    "empty weights": (cut(0), "truncated or not a safetensors file .*download it again"),
+    "half a header": (cut(100), "truncated"),
+    "half the weights": (cut(70_000), "truncated"),
     "a pointer": (
         text("version https://git-lfs.github.com/spec/v1\n", "model.safetensors"),
-        "cut short or no safetensors",
+        "truncated or not a safetensors",
     ),
     "a weight less": (weights(lambda tensors: tensors.pop(UP)), rf"1 missing \({UP}\)"),
     "a weight more": (weights(lambda tensors: tensors.update(more=torch.ones(1))), r"1 unexpected \(more\)"),
@@ -139,7 +139,7 @@ BROKEN_MODELS: dict[str, tuple[Break, str]] = {
         weights(lambda tensors: tensors.update({UP: torch.ones(2, 2)})),
         rf"{UP} \(2, 2\) for \(64, 32\)",
     ),
-    "no number": (weights(fill(float("nan"))), f"{UP} holds numbers that are not finite"),
+    "no number": (weights(fill(float("nan"))), f"{UP} contains numbers that are not finite"),
     "infinity": (weights(fill(float("-inf"))), "not finite"),
     "an empty index": (index("{}"), "'weight_map'"),
     "an index of nothing": (index('{"metadata": {}, "weight_map": {}}'), "cannot be loaded"),
@@ -314,7 +314,7 @@ def test_adapters_for_no_layer_are_refused(targets: Any, whole: Path) -> None:
         LoraSettings(rank=2, target_modules=targets),
     )
     accelerator = make_accelerator(model, UpdateSettings(lora=lora), seed=0)
-    with pytest.raises(ConfigError, match=r"^lora: .* takes no such adapter: ") as error:
+    with pytest.raises(ConfigError, match=r"^lora: .* does not support such an adapter: ") as error:
         trainable(model, lora, accelerator, seed=0, longest=16, roles={}, sharded=False)
     assert one_line(error)
 
@@ -333,7 +333,7 @@ def test_weights_that_are_not_finite_are_not_saved(
     gathered = {name: value.clone() for name, value in model.state_dict().items()}
     gathered["lm_head.weight"][0, 0] = torch.inf
     with pytest.raises(
-        ModelError, match=r"not saved: lm_head.weight holds numbers that are not finite; lower the learning rate"
+        ModelError, match=r"not saved: lm_head.weight contains numbers that are not finite; lower the learning rate"
     ):
         save_model(model, tokenizer, tmp_path / "saved", gathered)
     model.get_parameter(UP).data[0, 0] = torch.nan

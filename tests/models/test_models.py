@@ -33,7 +33,7 @@ TEMPLATE = (
         ("/none/at/all", "no such file or folder"),
         ("a/b/c", "no such file or folder"),
         (" ", "the model's name is empty"),
-        ("~nosuchuser/x", "'~nosuchuser/x': there is no home folder '~nosuchuser' here; write the whole path"),
+        ("~nosuchuser/x", "'~nosuchuser/x': there is no home folder '~nosuchuser' here; write the full path"),
     ],
 )
 def test_paths_that_are_no_models(name: str, message: str) -> None:

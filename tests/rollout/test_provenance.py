@@ -169,7 +169,7 @@ def test_games_played_otherwise_are_refused_by_name(opened: Asked, change: list[
     assert said.startswith("error: games.jsonl: ")
     assert said.count("\n") == 1
     assert message in said
-    assert said.rstrip().endswith("; choose another --output, or let --force play them again")
+    assert said.rstrip().endswith("; choose another --output, or replay them with --force")
     assert Path("games.jsonl").read_bytes() == before
     assert not opened
 

@@ -145,7 +145,7 @@ def test_shared_training_refuses_an_adapter_that_came_with_embeddings(base: Path
     start = ModelConfig(name=str(tmp_path), dtype="float32")
     options: dict[str, Any] = {"accelerator": Accelerator(cpu=True), "seed": 0, "longest": 100, "roles": {}}
     options["lora"] = None
-    with pytest.raises(ConfigError, match=r"this adapter brings embeddings of its own.*; set parallel=replicas"):
+    with pytest.raises(ConfigError, match=r"this adapter has its own embeddings.*; set parallel=replicas"):
         trainable(start, **options, sharded=True)
     trainable(start, **options, sharded=False)
 

@@ -22,7 +22,7 @@ STEPS = (
     "arena.tasks=1",
 )
 FOLLOWS = "reinforce.reference={every: 2}"
-ILLEGAL = "player_0 of kuhn_poker: 100 % of games end with its breaking the rules, at first 100 %"
+ILLEGAL = "player_0 of kuhn_poker: 100 % of games end with it breaking the rules, at first 100 %"
 ALIKE = "player_0 of kuhn_poker: 100 % of samples have no advantage and teach nothing"
 
 

@@ -61,7 +61,7 @@ def test_a_mixture_of_snapshots_plays_in_the_arena(model_folder: Path, tmp_path:
         (["reinforce.snapshot_every=null"], "mixture:reinforce: reinforce keeps no snapshots; set snapshot_every of"),
         (["reinforce.snapshot_every=4"], "mixture:reinforce: reinforce keeps no snapshots; set snapshot_every of"),
         (['arena.entrants=[base, "mixture:nowhere"]'], "mixture:nowhere: no model in that folder"),
-        (['reinforce.opponents={"mixture:reinforce": 1}'], "a mixture plays in an arena only; name snapshot in opp"),
+        (['reinforce.opponents={"mixture:reinforce": 1}'], "a mixture can only play in an arena; name snapshot in opp"),
     ],
 )
 def test_what_no_mixture_can_be_is_refused_before_the_run(model_folder: Path, options: list[str], says: str) -> None:

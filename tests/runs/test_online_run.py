@@ -462,7 +462,7 @@ def test_settings_that_do_not_fit_are_refused(model: Path, option: str, message:
 @pytest.mark.parametrize(
     ("template", "length", "message"),
     [
-        ("play", 2147, "100 tokens behind a prompt of 2048; set max_length to 2148 at least"),
+        ("play", 2147, "100 tokens after a prompt of 2048; set max_length to 2148 at least"),
         ("random", 100, "100 tokens, which leaves none for its prompt; set max_length to 101 at least"),
     ],
 )

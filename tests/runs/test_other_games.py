@@ -76,7 +76,7 @@ def test_a_game_without_teacher_games_names_its_bots(tmp_path: Path) -> None:
     config = parse_config("game: {name: kuhn_poker}\nmodel: {dtype: float32}", "test")
     with pytest.raises(
         ConfigError,
-        match=r"kuhn_poker ships no teacher games; .* a bot of it: bot:random, bot:constant, bot:equilibrium",
+        match=r"kuhn_poker ships no teacher games; .* one of its bots: bot:random, bot:constant, bot:equilibrium",
     ):
         run(config, tmp_path, SilentReporter())
 
@@ -135,7 +135,7 @@ def test_a_bot_takes_no_gpu() -> None:
 
 def test_games_of_another_kind_are_named_not_judged(tmp_path: Path) -> None:
     [hand] = bot_games("bot:random", 1, 1, get("kuhn_poker"))
-    hint = "not adversarial_taboo; keep the games of one kind in a file"
+    hint = "not adversarial_taboo; keep only one kind of games in a file"
     message = rf"the game 'bot:random/train-\d+-\w+-0' is kuhn_poker, {hint}"
     for settings in (None, RewardSettings()):  # a judged game is as wrong as one that is judged anew
         with pytest.raises(DataError, match=message):

@@ -280,7 +280,7 @@ def test_a_finished_run_is_read_adapter_by_adapter(finished: Path, tmp_path: Pat
         "base",
         *(f"reinforce/{name}" for name in NAMES),
     ]
-    with pytest.raises(ModelError, match="here one model is needed"):
+    with pytest.raises(ModelError, match="but one model is needed here"):
         save_weights(find_source(str(finished)), tmp_path / "none")
     assert save_weights(find_source(str(checkpoint / NAMES[1])), tmp_path / "one").merged
 
@@ -344,7 +344,7 @@ def test_what_cannot_work_is_refused(model: Path, finished: Path, tmp_path: Path
             tmp_path / "fsdp",
         )
     checkpoint = finished / PHASE / "checkpoint"
-    with pytest.raises(ModelError, match=f"here one model is needed; name one: {checkpoint}/{NAMES[0]}, "):
+    with pytest.raises(ModelError, match=f"but one model is needed here; name one: {checkpoint}/{NAMES[0]}, "):
         run_here(config_for(checkpoint), tmp_path / "one")
     mixed = (
         "reinforce.mix=[{name: tic_tac_toe}]",

@@ -473,7 +473,7 @@ def test_killed_again_and_again_a_run_ends_as_if_undisturbed(
 def test_a_replaced_checkpoint_is_noticed(folder: Path, model_folder: Path, words_file: Path) -> None:
     shutil.copy(model_folder / "model.safetensors", folder / IMITATION / "checkpoint")
     with pytest.raises(
-        RunError, match=r"1-imitation/train is done, but 1-imitation/checkpoint/model.safetensors is not what it made"
+        RunError, match=r"1-imitation/train is done, but 1-imitation/checkpoint/model.safetensors is not what it wrote"
     ):
         run_here(config_for(model_folder, words_file, []), folder)
 
@@ -543,7 +543,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_does_nothing(
         ("imitation.processes=1000000", "phases.0.processes=1,000,000: this machine has"),
         ("engine.data_parallel=1000000", "engine.data_parallel=1,000,000: this machine has"),
         ("engine.tensor_parallel=1000000", "engine.tensor_parallel=1,000,000: this machine has"),
-        ("engine.concurrency=1000000000", "engine.concurrency: 1,000,000,000 utterances at once take"),
+        ("engine.concurrency=1000000000", "engine.concurrency: 1,000,000,000 concurrent utterances take"),
         ("model.device=banana", "model.device=banana: no such device"),
         ("spag.opponents={./nowhere: 1}", "./nowhere"),
         ("spag.opponents={bot:best: 1}", "bot:best: adversarial_taboo has no such bot"),
@@ -551,7 +551,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_does_nothing(
         ("arena.entrants=[base, openai:m]", "nothing answers there"),
         (
             'phases.1={algorithm: spag, opponents: {"openai:m": 1}, sampling: {top_k: 5}}',
-            "phases.1.sampling.top_k=5: openai:m plays with it, and its protocol does not have it; leave it out",
+            "phases.1.sampling.top_k=5: openai:m plays with it, and its protocol does not have it; omit it",
         ),
     ],
 )

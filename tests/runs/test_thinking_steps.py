@@ -189,7 +189,7 @@ def test_replies_that_leave_vllm_no_room_for_a_prompt_are_refused(
     with pytest.raises(ConfigError, match=says):
         checks.check_run(config, config.game.build())
     hot = config_for(thinker, *options, arena, "reinforce.sampling={max_new_tokens: 16, temperature: 3}")
-    with pytest.raises(ConfigError, match=r"^phases\.0\.sampling\.temperature=3: vLLM takes at most 2; lower it$"):
+    with pytest.raises(ConfigError, match=r"^phases\.0\.sampling\.temperature=3: vLLM allows at most 2; lower it$"):
         checks.check_run(hot, hot.game.build())
     other = config_for(thinker, *options[:1], "engine.backend=transformers", *options[2:], arena, thinking)
     return checks.check_run(other, other.game.build())  # that engine has no such limit

@@ -138,7 +138,7 @@ def test_two_games_of_one_id_name_both_lines(tmp_path: Path) -> None:
             list(read_episodes(path))
         assert (
             str(caught.value)
-            == f"{second}: the game 'a' is there twice, first at {first}; keep one, or give one another id"
+            == f"{second}: the game 'a' occurs twice, first at {first}; keep one, or give one another id"
         )
 
 
@@ -248,7 +248,7 @@ def test_empty_utterances_are_left_out_and_empty_instruction_data_stays(
         ("p", "", SampleType.SFT, None),  # upstream trains its end token
     ]
     assert [record.getMessage() for record in described.records] == [
-        f"{path}: 2 of 6 rows have an empty completion: nothing to train on, left out"
+        f"{path}: 2 of 6 rows have an empty completion and are skipped: nothing to train on"
     ]
     described.clear()
     path.write_text(json.dumps(rows[1:2]))

@@ -43,11 +43,11 @@ FAULTS = {
     ),
     "101 levels": (
         b"[" * 101 + b"]" * 101,
-        "{path}: nested deeper than 100 levels; nothing that is read here needs that",
+        "{path}: nested deeper than 100 levels; no valid file needs that",
     ),
     "100,000 levels": (
         b'{"a":' * 100_000,
-        "{path}: nested deeper than 100 levels; nothing that is read here needs that",
+        "{path}: nested deeper than 100 levels; no valid file needs that",
     ),
     "lone surrogate": (
         b'["\\ud800 and some more text"]',

@@ -27,7 +27,7 @@ OTHER = {**SAME, "settings": {"size": 3}}
 GONE = {"lost": ["train/file"]}
 NEEDS = {"missing": {"play": "play/file"}}
 CHANGED = "was begun with other settings (size was 2, is 3)"
-REPLACED = "is done, but train/file is not what it made"
+REPLACED = "is done, but train/file is not what it wrote"
 FIX = "; use a new run folder, or --force to redo it"
 MISSING = "needs play/file, which is gone; restore it, or let --force redo play and what builds on it"
 REBUILT = "was built on other results of play"
@@ -107,7 +107,7 @@ def test_a_replaced_file_is_noticed_and_forced_away(tmp_path: Path, text: str) -
     (tmp_path / "first" / "file").write_text(text)
     with pytest.raises(
         RunError,
-        match=r"first is done, but first/file is not what it made; use a new run folder, or --force to redo it",
+        match=r"first is done, but first/file is not what it wrote; use a new run folder, or --force to redo it",
     ):
         do_all(tmp_path)
     assert do_all(tmp_path, force=True) == [True, False]  # it makes what it made before, so the second one still stands

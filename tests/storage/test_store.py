@@ -109,7 +109,7 @@ FOREIGN = {
 def test_a_foreign_file_is_never_touched(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"^{path}: does not (begin|end) with a row of JSON lines"):
+    with pytest.raises(DataError, match=f"^{path}: does not (begin|end) with a JSON Lines row"):
         JsonlStore(path, b'{"task":{"id":')
     assert path.read_bytes() == content
 
@@ -247,7 +247,7 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
 def test_a_row_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     with pytest.raises(
-        DataError, match=r"^a row of 33,554,434 bytes cannot be written: the longest that is read has 33,554,432;"
+        DataError, match=r"^a row of 33,554,434 bytes cannot be written: the longest that can be read has 33,554,432;"
     ):
         JsonlStore(path).append("x" * MAX_LINE)
     assert path.read_bytes() == b""

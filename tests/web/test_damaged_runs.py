@@ -226,7 +226,7 @@ def test_a_loop_that_ends_by_itself_says_so_on_the_page(tmp_path: Path, caplog: 
 
     index.sync = fail
     with visitor(app) as client:
-        notice = "The run is no longer followed (AssertionError); start spag web again"
+        notice = "The run is no longer followed (AssertionError); restart spag web"
         while notice not in client.get("/").text:
             pass
     assert "a fault of ours" in caplog.text

@@ -219,7 +219,7 @@ def test_a_line_that_is_no_game_is_named_and_passed_over(tmp_path: Path) -> None
     index = index_of(path)
     assert [row["number"] for row in find(index).rows] == [3, 1]
     [fault] = index.faults
-    assert fault.startswith(f"{path}:2: not an episode: ") and fault.endswith("; lines without a game besides: 2")
+    assert fault.startswith(f"{path}:2: not an episode: ") and fault.endswith("; more lines without a game: 2")
 
 
 def test_games_without_an_outcome_are_judged(tmp_path: Path) -> None:
@@ -321,6 +321,6 @@ def test_the_game_is_that_of_the_settings_or_of_the_first_episode(tmp_path: Path
     found = find_games(index, GameFilter(outcome="player_0_wins"))
     assert found.total and set(found.outcomes["tic_tac_toe"]) == {"player_0_wins"}
     [fault] = index_of(folder.folder).faults
-    assert fault == "games of tic_tac_toe are not shown; open a file of them on its own: spag web FILE"
+    assert fault == "games of tic_tac_toe are not shown; open their file separately: spag web FILE"
     write_json(tmp_path / "config.yaml", {"game": {"name": "kuhn_poker"}})
     assert RunFolder(tmp_path).game.name == "kuhn_poker"

@@ -120,7 +120,7 @@ class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
     def step(self, action: GameAction, timeout_s: float | None = None, **_: Any) -> GameObservation:
         """Play the client's utterance and the opponent's replies. If the opponent fails, the game stays as it was."""
         if self._position is None or self._position.result is not None:
-            raise DataError("there is no game to go on with in this session; reset it first")
+            raise DataError("this session has no game in progress; reset it first")
         self._position = self._until_turn_of(self._role, after(self._game, self._position, action.text))
         self._steps += 1
         return self._observation(self._position)

@@ -167,7 +167,7 @@ def _check_groups(prompts: Sequence[str], trainer: "GRPOTrainer") -> None:
         if (least := min(Counter(prompts).values())) < size:
             what = f"num_generations={size}: a process gets {least} of a group"
             fix = "make per_device_train_batch_size * steps_per_generation a multiple of it"
-            raise ConfigError(f"{what}, and its roles and their means need all; {fix}")
+            raise ConfigError(f"{what}, but roles and their means need the whole group; {fix}")
 
 
 def _check_role_reward(roles: Sequence[str], trainer: "GRPOTrainer") -> None:

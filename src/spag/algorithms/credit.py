@@ -55,9 +55,9 @@ def taught_games(
     left_out, note = len(games) - len(kept), ""
     if left_out and not kept:
         fix = "name games on other tasks, or train on these with keep_held_out=true"
-        raise DataError(f"{source}: all {left_out:,} games are on held-out tasks, which are left out; {fix}")
+        raise DataError(f"{source}: all {left_out:,} games are on held-out tasks, which are skipped; {fix}")
     if left_out:
-        note = f"{source}: {left_out:,} of {len(games):,} games left out, because their tasks are held out"
+        note = f"{source}: {left_out:,} of {len(games):,} games skipped, because their tasks are held out"
     if settings.max_episodes is not None and settings.max_episodes < len(kept):
         drawn = random.Random(derive_seed(seed, "teacher")).sample(range(len(kept)), settings.max_episodes)
         kept = [kept[at] for at in sorted(drawn)]

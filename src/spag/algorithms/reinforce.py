@@ -64,7 +64,7 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
         return None
     prompt = game.prompt(game.observe(episode.before(turn.at), turn.role))
     if said.prompt_digest not in (None, prompt_digest(prompt)):
-        what = f"utterance {turn.at + 1} answered another prompt than {game.name} gives now"
+        what = f"utterance {turn.at + 1} answered a different prompt from the one {game.name} gives now"
         raise DataError(f"game {episode.id!r}: {what}; play it again")
     return TrainingSample(
         prompt=prompt,

@@ -72,10 +72,10 @@ def _described(name: str) -> dict[str, Any]:
 
 @click.command("words")
 @click.option("--source", default="frequency", metavar="shipped|frequency|FILE", help="Source of the words.")
-@click.option("--top", type=click.IntRange(min=1), default=50_000, help="Words among the N most frequent.")
+@click.option("--top", type=click.IntRange(min=1), default=50_000, help="Take only the N most frequent words.")
 @click.option("--split", type=click.Choice(["all", "train", "held_out"]), default="all", help="Split to list.")
 @click.option("--language", metavar="CODE", default="en", help="Language of the words: en, de, fr or es.")
-@click.option("--output", type=ANY_PATH, help="File to write, one word a line. [default: standard output]")
+@click.option("--output", type=ANY_PATH, help="File to write, one word per line. [default: standard output]")
 def words_command(source: str, top: int, split: str, language: str, output: Path | None) -> None:
     """List the target words of Taboo.
 

@@ -41,7 +41,7 @@ COUNT = click.IntRange(min=1)
     help="Tasks or groups of lm-eval, instead of a suite or in addition to --suite.",
 )
 @click.option("--task-path", type=FOLDER, help="Folder of your own task files (YAML).")
-@click.option("--data", type=FOLDER, help="Folder of JSON Lines files to read instead of the hub.")
+@click.option("--data", type=FOLDER, help="Folder of JSON Lines files to read instead of using the hub.")
 @click.option(
     "--trust-task-code", is_flag=True, help="Let task files of --task-path run Python code; review them first."
 )
@@ -58,7 +58,7 @@ COUNT = click.IntRange(min=1)
     "--output", type=ANY_PATH, required=True, help="Folder for answers and results.json; existing answers are kept."
 )
 @json_option
-@click.option("--force", is_flag=True, help="Replace answers that other settings, data or models gave.")
+@click.option("--force", is_flag=True, help="Replace answers obtained with other settings, data or models.")
 def eval_command(
     models: tuple[str, ...],
     config_name: str | None,
@@ -71,9 +71,9 @@ def eval_command(
 ) -> None:
     """Evaluate reasoning with lm-eval, with standard errors and item-by-item differences from the first model.
 
-    Each argument is a run folder, of which base and every finished model are evaluated, or a model as for spag arena:
-    MODEL or NAME=MODEL. The same command resumes. Tasks whose data cannot be loaded are skipped and named; the exit
-    status is then 1.
+    Each argument is a run folder, whose base and finished models are all evaluated, or a model as for spag arena: MODEL
+    or NAME=MODEL. The same command resumes. Tasks whose data cannot be loaded are skipped and named; the exit status is
+    then 1.
     """
     config = read_config(config_name)
     if options["samples"] > 1 and not options["temperature"]:

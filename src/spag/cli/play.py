@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from spag.core.types import Task
     from spag.games.base import Game
 
-force_option = click.option("--force", is_flag=True, help="Replace games that other models or settings played.")
+force_option = click.option(
+    "--force", is_flag=True, help="Replace games played by other models or with other settings."
+)
 
 
 @click.command("play")
@@ -142,7 +144,7 @@ def arena_command(
 ) -> None:
     """Let models play each other on held-out tasks, and rank them.
 
-    A MODEL is what spag play takes, a LoRA adapter folder, or mixture:FOLDER, of which each game draws one model.
+    A MODEL is anything that spag play takes, a LoRA adapter folder, or mixture:FOLDER, which draws a model per game.
     Every pair plays every task in both role assignments. NAME=MODEL gives a model a short name. Ratings are relative to
     the first model. The same command resumes; with more models it plays only their games. If a model has been
     retrained since its games were played, the command stops unless --force is given.

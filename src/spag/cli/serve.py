@@ -25,10 +25,10 @@ def _require_server(command: str) -> None:
 
 def address_options(port: int) -> Callable[[Command], Command]:
     """Return a decorator that adds ``--host``, ``--port`` (by default ``port``) and ``--token``."""
-    where = "Address to bind; all but loopback need a token."
-    secret = "Token that clients must send; safest set in the environment."
+    where = "Address to bind; any but loopback requires a token."
+    secret = "Token that clients must send; safer to set it in the environment."
     host_option = click.option("--host", default="127.0.0.1", help=where)
-    port_option = click.option("--port", type=click.IntRange(0, 65535), default=port, help="Port; 0 takes a free one.")
+    port_option = click.option("--port", type=click.IntRange(0, 65535), default=port, help="Port; 0 picks a free one.")
     token_option = click.option("--token", envvar="SPAG_WEB_TOKEN", show_envvar=True, help=secret)
     return lambda command: host_option(port_option(token_option(command)))
 

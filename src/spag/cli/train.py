@@ -171,7 +171,9 @@ def rewards_command(
     else:
         print_rewards(game, stats, len(rows))
     if stats.held_out:
-        reporter.note(f"{stats.held_out:,} of these games are on held-out tasks: a model trained on them knows these")
+        reporter.note(
+            f"{stats.held_out:,} of these games are on held-out tasks: a model trained on them has seen these tasks"
+        )
 
 
 def _check_learner(learner: str, games: "Iterable[Episode]", where: str) -> None:
@@ -207,7 +209,7 @@ def _offline_phase(
     from spag.storage.episodes import is_file_of_samples
 
     if not issubclass(get(algorithm).Settings, OfflineSettings):
-        raise ConfigError(f"{algorithm} plays online: use spag run; offline are {', '.join(_offline())}")
+        raise ConfigError(f"{algorithm} trains online: use spag run; offline algorithms are {', '.join(_offline())}")
     found = [game_of_file(path) for path in files if not is_file_of_samples(path)]
     played = sorted({game.name for game in found})
     if len(played) > 1:

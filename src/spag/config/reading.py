@@ -76,7 +76,7 @@ def _told(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return f"nested deeper than {_DEEPEST} levels"
     if not isinstance(error, yaml.YAMLError):
-        return "a number of thousands of digits, or a value that is not of the kind that its tag names"
+        return "a number of thousands of digits, or a value that does not match its tag"
     return " ".join(str(error).split())[:200]
 
 
@@ -89,12 +89,12 @@ def _check_plain(value: Any, label: str, key: str) -> None:
         seen += 1
         if depth > _DEEPEST or seen > _MOST_VALUES:
             what = f"nested deeper than {_DEEPEST} levels" if depth > _DEEPEST else f"more than {_MOST_VALUES:,} values"
-            raise ConfigError(f"{label}: {what}, so it is no config")
+            raise ConfigError(f"{label}: {what}, so it is not a config")
         if fault := _fault(one):
             raise ConfigError(f"{_place(label, key)}: {fault}")
         for name in one if isinstance(one, dict) else ():
             if not isinstance(name, str) or _fault(name):
-                raise ConfigError(f"{_place(label, key)}: {shown(name)} is no option's name; write names as text")
+                raise ConfigError(f"{_place(label, key)}: {shown(name)} is not an option name; write names as text")
         named = one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list | tuple | set) else ()
         left += [(f"{key}.{name}".removeprefix("."), inner, depth + 1) for name, inner in named]
 
@@ -116,4 +116,4 @@ def _fault(value: Any) -> str | None:
             return "the number does not fit into 64 bits"
         case None | str() | int() | float() | list() | tuple() | dict() | set():
             return None
-    return f"{shown(value)} is no plain value"
+    return f"{shown(value)} is not a plain value"

@@ -38,6 +38,6 @@ def load_plugin(what: str, name: str, group: str, shipped: Mapping[str, str]) ->
     try:
         return entry.load()
     except PLUGIN_FAULTS as error:
-        package = f"mend or uninstall the package {entry.dist.name}" if entry.dist else "reinstall spag"
+        package = f"fix or uninstall the package {entry.dist.name}" if entry.dist else "reinstall spag"
         fault = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(f"{name}: {entry.value} cannot be loaded: {fault}; {package}") from error

@@ -160,7 +160,7 @@ class Engine(ABC):
         Weights that are not named stay; for whole models, an engine may require all of them. Raises ``EngineError`` for
         names or shapes that do not fit.
         """
-        raise EngineError(f"{type(self).__name__} takes no new weights; train a model that plays here")
+        raise EngineError(f"{type(self).__name__} accepts no new weights; train a model that is loaded here")
 
     def share_weights(self, weights: "Mapping[str, Tensor]") -> None:
         """Like ``update_weights``, but the tensors themselves, of any shape, may be used, if their type and device

@@ -166,14 +166,14 @@ def _misfit(name: str) -> str:
     from spag.models.adapters import weights_beside_lora  # noqa: PLC0415 - imports torch
 
     if model_type(name) == BAICHUAN:
-        return f"{name} is a Baichuan, which vLLM plays no more since 0.24"
+        return f"{name} is a Baichuan model, which vLLM has not supported since 0.24"
     adapter, what = read_adapter(expanded(name)), ""
     if adapter and (adapter.dora or adapter.whole):
         what = "DoRA" if adapter.dora else f"whole modules ({', '.join(adapter.whole)})"
     elif adapter:  # vLLM leaves out embeddings, which peft saves, unchanged, with an adapter for them
         others = [key for key in weights_beside_lora(adapter) if not key.endswith(".base_layer.weight")]
-        what = f"weights beside LoRA's ({others[0]})" if others else ""
-    return f"{name} is an adapter with {what}, which vLLM does not take" if what else ""
+        what = f"weights besides LoRA's ({others[0]})" if others else ""
+    return f"{name} is an adapter with {what}, which vLLM does not support" if what else ""
 
 
 def _parts(model: ModelConfig) -> list[ModelConfig]:

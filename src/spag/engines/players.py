@@ -97,7 +97,7 @@ def identity_of(model: ModelConfig) -> dict[str, str]:
     """
     kind, name = split_name(model.name)
     if kind is Kind.MIXTURE:
-        raise ConfigError(f"{model.name}: a mixture plays in an arena only")
+        raise ConfigError(f"{model.name}: a mixture can only play in an arena")
     if kind is Kind.BOT:
         return {"bot": name}
     if kind is Kind.ENDPOINT:

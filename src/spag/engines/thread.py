@@ -65,7 +65,7 @@ class Reply:
         """Give up ``limit_s`` seconds after the request, excluding loading."""
         if self.model.opened.is_set() and self._time_left(limit_s) <= 0:
             what = f"the model has not answered within {limit_s:.0f} s"
-            self.finish(EngineError(f"{what}; it may be busy or gone, so wait a little and try again"))
+            self.finish(EngineError(f"{what}; it may be busy or have stopped, so wait a little and try again"))
 
     def finish(self, outcome: Completion | EngineError) -> None:
         """Set the outcome; the first one counts."""

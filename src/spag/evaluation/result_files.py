@@ -98,7 +98,7 @@ def load_results(path: Path, played: Game | None = None) -> Json:
     named += [(row["outcome"], game.outcomes) for row in paired if row["outcome"] is not None]
     for name, known in named:
         if name not in known:
-            raise DataError(f"{path}: the game knows no {name!r} (it has {', '.join(known)}); redo what wrote the file")
+            raise DataError(f"{path}: the game has no {name!r} (it has {', '.join(known)}); redo what wrote the file")
     for number, row in enumerate(roles):  # each also has the game's own figures
         for figure in game.figures:
             if figure.role == row["role"] and figure.name in row:

@@ -169,11 +169,11 @@ def _trend(name: str, then: float, now: float) -> str:
         case "length" if then > 0 and not then / LENGTH_FACTOR < now < then * LENGTH_FACTOR:
             return f"utterances have {'grown' if now > then else 'shrunk'} from {then:.1f} to {now:.1f} tokens"
         case "entropy" if now < max(LEAST_ENTROPY, ENTROPY_FALL * then):
-            return f"entropy is {now:.3f} nats a token, at first {then:.3f}: the policy says nearly the same always"
+            return f"entropy is {now:.3f} nats per token, at first {then:.3f}: the policy nearly always says the same"
         case "no_advantage" if now > MOST_WITHOUT_ADVANTAGE:
             return f"{100 * now:.0f} % of samples have no advantage and teach nothing"
         case "illegal" if now > MOST_VIOLATIONS and now >= then:  # fewer than at first: the policy learns
-            return f"{100 * now:.0f} % of games end with its breaking the rules, at first {100 * then:.0f} %"
+            return f"{100 * now:.0f} % of games end with it breaking the rules, at first {100 * then:.0f} %"
         case "distinct" if then >= FREE_TEXT and now < DISTINCT_FALL * then:
             return f"distinct utterances have fallen from {100 * then:.0f} to {100 * now:.0f} % of a step's"
     return ""
@@ -195,7 +195,7 @@ def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     if kl is not None and kl > MOST_KL:
         yield "kl", f"the policy is {kl:.2f} nats a token away from the reference"
     if mismatch is not None and mismatch > MOST_MISMATCH_KL:
-        yield "mismatch_kl", f"engine and trainer disagree about the sampled tokens by {mismatch:.2f} nats each"
+        yield "mismatch_kl", f"engine and trainer disagree about sampled tokens by {mismatch:.2f} nats each"
 
 
 def _roles(rows: Sequence[Row]) -> list[str]:

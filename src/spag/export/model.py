@@ -30,7 +30,7 @@ def find_source(what: str, name: str | None = None) -> ExportSource:
     if (path / MANIFEST).is_file():
         return _source_in(path, name)
     if name is not None:
-        raise RunError(f"--name {name}: {what} is no run folder, so there is nothing to choose from; leave --name out")
+        raise RunError(f"--name {name}: {what} is not a run folder, so there is nothing to choose from; omit --name")
     place = path.absolute()
     for run in place.parents[1:3] if place.name == "checkpoint" else ():
         if (run / MANIFEST).is_file() and (run / "config.yaml").is_file():
@@ -38,7 +38,7 @@ def find_source(what: str, name: str | None = None) -> ExportSource:
             models = {model.folder: model.name for model in RunFolder(run).models}
             return _source_in(run, models.get(inside, inside))
     if kind_of(what) is Kind.ENDPOINT:
-        raise ModelError(f"{what}: a model behind an endpoint has no weights here to export")
+        raise ModelError(f"{what}: a model behind an endpoint has no local weights to export")
     base = adapter_base(path) or (None if path.exists() else what)
     return ExportSource(name=Path(what).stem if path.is_file() else path.name, model=what, base=base, run=None)
 

@@ -27,7 +27,7 @@ QUESTIONER, ANSWERER = "questioner", "answerer"
 Entries = Mapping[str, Mapping[str, Any]]
 """Task data by the name of the secret, without the number of questions."""
 _NAMED = "Both players win when a question names the secret."
-_NOT_NAMED = "When every question was asked and none named the secret, nobody wins."
+_NOT_NAMED = "If no question named the secret, nobody wins."
 _VIOLATION = "No answer may say the secret, or too much."
 _LISTED = "of games end with a list of words for a question"
 _ILLEGAL = "of games end with an answer in an illegal form"

@@ -26,7 +26,7 @@ def replay(game: Game, episode: Episode) -> Result:
     if episode.game != game.name:
         found = f"the game {episode.id!r} is {episode.game}, not {game.name}"
         fix = f'grep \'"game":"{game.name}"\' FILE > NEW'  # our rows have no spaces there
-        raise DataError(f"{found}; keep the games of one kind in a file: {fix}")
+        raise DataError(f"{found}; keep only one kind of games in a file: {fix}")
     try:
         return game.replay(episode.task, episode.history, episode.seed or 0)
     except DataError as error:

@@ -87,7 +87,7 @@ def earlier_work(job: TrainingJob, wanted: str, processes: int) -> tuple[dict[st
             discard_state(leftover)
     if other_state:
         if any(state.glob("[!.]*")):  # what a kill left of the first label is no training
-            logger.warning("%s is of other samples or settings; training starts over", state)
+            logger.warning("%s belongs to other samples or settings; training starts over", state)
         discard_state(state)
     write_atomically(label, wanted)
     return None, _newest_checkpoint(state, job.settings.parallel, processes)
@@ -157,9 +157,11 @@ def resuming(checkpoint: Path) -> AbstractContextManager[None]:
 
     def explain(error: BaseException) -> RunError:
         if is_out_of_memory(error):
-            return RunError(f"{checkpoint}: out of memory while it was read; free memory, then retry: training resumes")
+            return RunError(f"{checkpoint}: out of memory while reading it; free memory, then retry: training resumes")
         fix = f"remove {checkpoint.parent} to train from the start"
-        return RunError(f"{checkpoint}: cannot be resumed, a file of it is damaged ({first_line(error, 120)}); {fix}")
+        return RunError(
+            f"{checkpoint}: cannot be resumed: one of its files is damaged ({first_line(error, 120)}); {fix}"
+        )
 
     return library_errors(explain, also=(CheckpointException, PickleError))
 
@@ -169,7 +171,7 @@ def _check_own(state: Path) -> None:
     for path in state.iterdir() if state.is_dir() else ():
         hidden = path.name.startswith(".")  # an unfinished write
         if not hidden and path.name != _LABEL and not re.fullmatch(rf"{_PREFIX}\d+", path.name):
-            raise RunError(f"{state}: holds {path.name}, which no training wrote; choose another --output")
+            raise RunError(f"{state}: holds {path.name}, which training did not write; choose another --output")
 
 
 def record_result(output: Path, wanted: str, result: dict[str, Any]) -> None:

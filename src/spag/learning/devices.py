@@ -134,7 +134,7 @@ def check_packages(names: Sequence[str]) -> None:
 def _check_device(device: str, dtype: str, settings: UpdateSettings) -> None:
     kind, _, index = device.partition(":")
     if index not in ("", "0"):
-        fix = "training takes the first visible GPU; choose it with CUDA_VISIBLE_DEVICES"
+        fix = "training uses the first visible GPU; select it with CUDA_VISIBLE_DEVICES"
         raise ConfigError(f"model.device={device}: {fix}")
     if kind == "cpu" and dtype == "float16":
         raise ConfigError("model.dtype=float16: training on the CPU needs bfloat16 or float32")

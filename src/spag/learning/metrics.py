@@ -118,7 +118,7 @@ class MetricsLog:
 def _rows(path: Path) -> Iterator[Row]:
     for place, row in raw_rows(path):
         if type(row.get("step")) is not int:
-            raise DataError(f"{place}: not a row of metrics (no step); remove {path} to go on without its rows")
+            raise DataError(f"{place}: not a row of metrics (no step); remove {path} to continue without its rows")
         yield row
 
 

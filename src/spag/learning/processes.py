@@ -119,8 +119,8 @@ def _cause(failed: ChildFailedError, job: TrainingJob, count: int) -> SpagError:
         return error
     where = f"{job.output}: process {rank} of {count} (they count from 0)"
     if failure.exitcode < 0:
-        hint = ", as a system does that runs out of memory" if failure.exitcode == -signal.SIGKILL else ""
-        return RunError(f"{where} was ended by {failure.signal_name()}{hint}; the same command resumes the training")
+        hint = ", as when the system runs out of memory" if failure.exitcode == -signal.SIGKILL else ""
+        return RunError(f"{where} was killed by {failure.signal_name()}{hint}; the same command resumes the training")
     what = message.partition("\n")[0][:200] or f"exit status {failure.exitcode}"
     log = next(Path(job.folder).glob(f"*/*/{rank}/stderr.log"), job.folder)
     return RunError(f"{where} failed: {what} ({log}); the same command resumes the training")

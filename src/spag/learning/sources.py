@@ -70,7 +70,7 @@ class FileSource(Source):
             samples += algorithm.credit(games, self.game, job.learner)
         roles = Counter(sample.role or "other" for sample in samples if sample.type is not SampleType.SFT)
         if (games and not roles) or not any(sample.completion for sample in samples):
-            raise DataError(f"{job.output}: no game gave a sample to train on; play more games, or train longer")
+            raise DataError(f"{job.output}: no game yielded a sample to train on; play more games, or train longer")
         sft = len(samples) - roles.total()
         self.record |= {"samples": dict(roles), **({"sft": sft} if sft else {})}
         return samples

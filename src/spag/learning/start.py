@@ -51,7 +51,7 @@ def trainable(
             found = probe_capabilities(load(model, lora, accelerator, seed, {}), longest)
     policy = load(model, lora, accelerator, seed, roles)
     if sharded and getattr(policy, "has_other_embeddings", False):  # shards are saved without them
-        what = f"{model.name}: this adapter brings embeddings of its own, and processes share one model"
+        what = f"{model.name}: this adapter has its own embeddings, and processes share one model"
         raise ConfigError(f"{what}; set parallel=replicas, or start from the merged model")
     if found is None and accelerator.is_main_process:
         with _full_precision(policy):
@@ -154,7 +154,9 @@ def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model
         task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules
     )
     torch.manual_seed(seed)
-    with library_errors(lambda error: ConfigError(f"lora: {model} takes no such adapter: {first_line(error)}")):
+    with library_errors(
+        lambda error: ConfigError(f"lora: {model} does not support such an adapter: {first_line(error)}")
+    ):
         if isinstance(policy, peft.PeftModel):
             policy.add_adapter(name, settings)
             return policy

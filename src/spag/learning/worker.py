@@ -93,7 +93,7 @@ def clear_failures(output: Path) -> Iterator[None]:
         if isinstance(cause, KeyboardInterrupt):  # interrupted while a checkpoint was written
             raise cause from None
         described = _clear(cause, output) if isinstance(cause, Exception) else None
-        fix = f"remove {output / 'state'} to begin this training again"
+        fix = f"remove {output / 'state'} to start this training over"
         raise described or RunError(
             f"{output}: its state cannot be read or written: {type(cause).__name__}; {fix}"
         ) from error
@@ -110,11 +110,11 @@ def _clear(error: Exception, output: Path) -> SpagError | None:
     number = error.errno if isinstance(error, OSError) else int(named[1]) if named else None
     if number in _DISK_ERRNOS or any(one in text for one in _DISK_TEXTS):
         path = getattr(error, "filename", None) or output
-        fix = "free some space and start again, training resumes"
+        fix = "free some space and rerun: training resumes"
         return StorageError(f"{path}: cannot be written ({first_line(error, 200)}); {fix}")
     if is_out_of_memory(error):
         fix = "lower micro_batch_size (offline also max_length), set gradient_checkpointing, or train a LoRA adapter"
-        return RunError(f"{output}: out of memory while training; {fix}, and start again: training resumes")
+        return RunError(f"{output}: out of memory while training; {fix}, and rerun: training resumes")
     return None
 
 

@@ -46,10 +46,10 @@ class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.hidden_size == _SMALL_HIDDEN:
-            raise ValueError("Baichuan models of 7B have rotary positions; only Baichuan2-13B is known here")
+            raise ValueError("7B Baichuan models have rotary positions; only Baichuan2-13B is supported")
         if self.vocab_size == _FIRST_VOCABULARY:
-            fault = "this is a Baichuan of the first generation, without the normalised head"
-            raise ValueError(f"{fault}; only Baichuan2-13B is known here")
+            fault = "this is a first-generation Baichuan, without the normalised head"
+            raise ValueError(f"{fault}; only Baichuan2-13B is supported")
         super().__post_init__(**kwargs)
 
 

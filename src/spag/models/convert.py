@@ -54,7 +54,7 @@ def _read_config(source: Path) -> dict[str, Any]:
     """Return the model's config without its references to code. Raises ``ModelError`` for other models."""
     file = source / CONFIG
     if not file.is_file():
-        raise ModelError(f"{source}: this folder holds no config.json, so it is not a model")
+        raise ModelError(f"{source}: this folder has no config.json, so it is not a model")
     config = read_description(file, dict[str, Any], _FIX)
     if config.get("model_type") != BAICHUAN:
         known = "only Baichuan2-13B is converted; other models load as they are, or from a revision with safetensors"
@@ -84,7 +84,7 @@ def _convert_weights(source: Path, folder: Path, config: BaichuanConfig, note: C
     """Save the weights of ``source`` as safetensors. Memory-mapped files keep one at a time in memory."""
     files = sorted(source.glob("*.safetensors")) or sorted(source.glob("pytorch_model*.bin"))
     if not files:
-        raise ModelError(f"{source}: holds no weights (*.safetensors or pytorch_model*.bin)")
+        raise ModelError(f"{source}: has no weights (*.safetensors or pytorch_model*.bin)")
     weights: dict[str, Tensor] = {}
     for file in files:
         note(f"reading {file.name}")
@@ -101,7 +101,7 @@ def _read_weights(file: Path) -> Mapping[str, Tensor]:
         return dict(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
     except UnpicklingError as error:
         fix = "get the file from its publisher"
-        raise ModelError(f"{file}: this pickle holds more than tensors, so it is not read; {fix}") from error
+        raise ModelError(f"{file}: this pickle contains more than tensors, so it is not read; {fix}") from error
     except (RuntimeError, EOFError, ValueError, TypeError, SafetensorError) as error:
         raise ModelError(f"{file}: cannot be read as weights: {first_line(error)}; download it again") from error
 

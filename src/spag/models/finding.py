@@ -39,7 +39,7 @@ def resolve_model(name: str) -> str:
         raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
     path = embedded_gguf() if name == EMBEDDED_NAME else expanded(name)
     if roles := read_roles(str(path)):
-        fault = "has an adapter for each role, and here one model is needed"
+        fault = "has an adapter for each role, but one model is needed here"
         raise ModelError(f"{name}: {fault}; name one: {', '.join(roles.values())}")
     if path.is_file():
         from spag.models.gguf import dequantised  # noqa: PLC0415 - imports torch
@@ -49,7 +49,7 @@ def resolve_model(name: str) -> str:
         return str(dequantised(path))
     if path.is_dir():
         if not (path / CONFIG).exists() and not (path / ADAPTER_CONFIG).exists():
-            raise ModelError(f"{name}: this folder holds no config.json and no {ADAPTER_CONFIG}, so it is not a model")
+            raise ModelError(f"{name}: this folder has no config.json and no {ADAPTER_CONFIG}, so it is not a model")
         return str(path.resolve())
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"{name!r}: no such file or folder")
@@ -126,7 +126,7 @@ def read_adapter(folder: Path) -> Adapter | None:
     file = folder / ADAPTER_CONFIG
     if not file.exists():
         return None
-    fix = "this is no LoRA adapter's config, save or download the adapter again"
+    fix = "this is not a LoRA adapter's config; save or download the adapter again"
     described = read_description(file, _AdapterFile, fix)
     base = _found_base(described.base_model_name_or_path, folder)
     if (expanded(base) / ADAPTER_CONFIG).exists():
@@ -181,5 +181,5 @@ def check_generation_config(source: str) -> None:
     """
     file = Path(source) / GENERATION_CONFIG
     if file.exists():
-        fix = "restore the file, or remove it to take the tokenizer's end of text alone"
+        fix = "restore the file, or remove it to use only the tokenizer's end of text"
         read_description(file, _GenerationFile, fix)

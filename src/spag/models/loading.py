@@ -141,7 +141,7 @@ def load_model(
             model = with_adapter(model, Path(source), name=adapter, trainable=trainable_adapter)
         # ZeRO-3 has its shards in place; frozen weights that it gathers go where their placeholders are
         model = model if quantization or is_deepspeed_zero3_enabled() else model.to(device)
-    fix = "it was broken while it was trained or saved; take an earlier checkpoint or download it again"
+    fix = "it was damaged in training or when it was saved; use an earlier checkpoint or download it again"
     check_finite(name, weights_of(model), fix)
     return model.eval()
 
@@ -199,14 +199,14 @@ def checked_device(device: str | None) -> str:
     try:
         wanted = torch.device(device)
     except RuntimeError as error:
-        raise ConfigError(f"model.device={device}: no such device; set cpu, cuda or cuda:N, or leave it out") from error
+        raise ConfigError(f"model.device={device}: no such device; set cpu, cuda or cuda:N, or omit it") from error
     if wanted.type == "cpu":
         return device
     found = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
     kind = torch.accelerator.current_accelerator() if found else None
     if kind is None or wanted.type != kind.type or (wanted.index or 0) >= found:
         seen = f"{found} visible ({kind.type})" if kind else "no GPU is visible"
-        raise ConfigError(f"model.device={device}: {seen}; set model.device=cpu, or leave it out")
+        raise ConfigError(f"model.device={device}: {seen}; set model.device=cpu, or omit it")
     return device
 
 

@@ -102,7 +102,7 @@ def _load_failure(name: str, source: str, error: BaseException, trust_remote_cod
     if trust_remote_code and _in_own_code(error):
         from transformers import __version__ as version  # noqa: PLC0415 - imports torch
 
-        fix = conversion or "use a version of transformers that it was written for"
+        fix = conversion or "use the version of transformers it was written for"
         return f"{name}: its own code fails on transformers {version} ({first_line(error, 120)}); {fix}"
     return f"{name}: {_broken(source, error)}"
 
@@ -111,13 +111,13 @@ def _broken(source: str, error: BaseException) -> str:
     if not Path(source).exists():
         return f"{_UNREACHABLE}: {first_line(error)}"
     if isinstance(error, SafetensorError):
-        return f"a weights file is cut short or no safetensors file ({first_line(error)}); download it again"
+        return f"a weights file is truncated or not a safetensors file ({first_line(error)}); download it again"
     if is_out_of_memory(error):
-        fix = "take a smaller model, another dtype or another device"
+        fix = "use a smaller model, another dtype or another device"
         return f"not enough memory to load it ({first_line(error, 120)}); {fix}"
     # The messages of these say little.
     terse = isinstance(error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError)
-    kind = f"a file of it is broken: {type(error).__name__}: " if terse else ""
+    kind = f"one of its files is broken: {type(error).__name__}: " if terse else ""
     return f"cannot be loaded: {kind}{first_line(error)}"
 
 

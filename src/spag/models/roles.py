@@ -32,7 +32,9 @@ def adapter_names(roles: Iterable[str]) -> dict[str, str]:
     names = {role: adapter_name(role) for role in roles}
     owners = {name: role for role, name in names.items()}
     if shared := next(((role, owners[name]) for role, name in names.items() if owners[name] != role), None):
-        raise ConfigError(f"lora.per_role: {' and '.join(shared)} would have adapters of one name; train them apart")
+        raise ConfigError(
+            f"lora.per_role: {' and '.join(shared)} would have adapters with the same name; train them in separate runs"
+        )
     return names
 
 
@@ -52,7 +54,7 @@ def read_roles(name: str) -> dict[str, str] | None:
         return None
     described = read_description(file, dict[str, str], "restore the file: it names the folder of each role's adapter")
     if not described or any(path != adapter_name(role) for role, path in described.items()):
-        raise ModelError(f"{file}: names other folders than those of its roles; restore the file, or train again")
+        raise ModelError(f"{file}: names folders that are not those of its roles; restore the file, or train again")
     return {role: str(folder / path) for role, path in described.items()}
 
 

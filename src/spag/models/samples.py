@@ -133,7 +133,7 @@ def encode_samples(
         cut += len(prompt) + len(completion) > max_length
         ids = (prompt + completion)[-max_length:]
         if len(ids) < 2:
-            raise DataError(f"{place}: prompt and completion hold no token, so there is nothing to train on")
+            raise DataError(f"{place}: prompt and completion have no tokens, so there is nothing to train on")
         # A first token has no context to predict it: if a completion fills max_length, only the rest is trained.
         start = max(len(ids) - len(completion), 1)
         group = OTHER if sample.role is None else groups.index(sample.role, 2)
@@ -170,10 +170,10 @@ def _are_of(
 
 def _log_changes(count: int, max_length: int, cut: int, retokenised: int) -> None:
     if cut:
-        what = "they lost tokens on the left, so they are trained behind a shorter prompt than was played"
+        what = "they lost tokens on the left, so they are trained after a shorter prompt than in play"
         logger.warning("%d of %d samples are longer than max_length=%d; %s", cut, count, max_length, what)
     if retokenised:
-        what = "of another tokenizer, model or prompt style; their text is tokenised again"
+        what = "of another tokenizer, model or prompt style; their text is retokenised"
         logger.info("%d of %d samples have tokens %s", retokenised, count, what)
 
 

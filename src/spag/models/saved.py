@@ -63,5 +63,5 @@ def _in_files(folder: Path) -> dict[str, "Tensor"]:
 
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ModelError(f"{folder}: no weights are there; was it deleted, or not saved to the end?")
+        raise ModelError(f"{folder}: has no weights; was it deleted, or not saved completely?")
     return {name: value for file in files for name, value in load_file(file).items()}

@@ -42,10 +42,10 @@ def fast_tokenizer(file: Path) -> Tokenizer:
     try:
         processor.LoadFromSerializedProto(content)
     except (RuntimeError, ValueError) as error:
-        raise ModelError(f"{file}: is no SentencePiece model; download it again") from error
+        raise ModelError(f"{file}: is not a SentencePiece model; download it again") from error
     described: Any = sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
     if described.trainer_spec.model_type != _BPE:
-        raise ModelError(f"{file}: is a SentencePiece model of another kind than BPE, which cannot be converted")
+        raise ModelError(f"{file}: is a SentencePiece model other than BPE, which cannot be converted")
     tokenizer = _built(described)
     for text in (*_SAMPLES, *_with_user_defined(described)):
         if tokenizer.encode(text, add_special_tokens=False).ids != processor.encode(text):

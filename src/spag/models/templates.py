@@ -41,7 +41,7 @@ def render(source: str, **values: Any) -> str:
     """Return the text of a template. Raises ``TemplateError`` if it fails, or takes too much memory or time."""
     answer = _child.ask(json.dumps([source, values], default=str))
     if not answer:
-        raise TemplateError(f"it takes more than {SECONDS} s, or too much memory")
+        raise TemplateError(f"it needs more than {SECONDS} s, or too much memory")
     text, fault = json.loads(answer)
     if fault:
         raise TemplateError(fault)

@@ -199,7 +199,7 @@ def end_token_id(tokenizer: "Tokenizer", style: PromptStyle) -> int:
         before, found, suffix = chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)
         if question not in before or not found:
             fix = "fix it, or use prompt_style plain"
-            raise ModelError(f"{tokenizer.name_or_path}: its chat template leaves messages out; {fix}")
+            raise ModelError(f"{tokenizer.name_or_path}: its chat template drops messages; {fix}")
         ids = _ids(tokenizer, suffix)
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         if ids and ids[0] in special:

@@ -33,7 +33,7 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
     if wanted is None or wanted > 2 * numbers + 1:  # doubled: a head may be tied in the file but not in the model
         what = f"{layers} layers" if wanted is None else f"{wanted:,} parameters"
         held = f"{tensors} tensors of {numbers:,} numbers"
-        fault = f"config.json asks for {what}, its weights are {held}, no {config.model_type} like that"
+        fault = f"config.json asks for {what}, but its weights are {held}, which fit no such {config.model_type}"
         raise ModelError(f"{name}: {fault}; restore the file")
 
 
@@ -60,7 +60,7 @@ def check_finite(name: str, tensors: Iterable[tuple[str, Tensor]], fix: str) -> 
     """Raise ``ModelError`` when a tensor holds a number that is not finite."""
     for key, tensor in tensors:
         if not _is_finite(tensor.detach()):
-            raise ModelError(f"{name}: {key} holds numbers that are not finite; {fix}")
+            raise ModelError(f"{name}: {key} contains numbers that are not finite; {fix}")
 
 
 def weights_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -70,7 +70,7 @@ def check_games(
         else:
             renamed |= _names(episode) != _names(wanted[episode.id])
     if stale and not force:
-        fix = "choose another --output, or let --force play them again"
+        fix = "choose another --output, or replay them with --force"
         raise RunError(
             f"{path}: {len(stale)} of its {total} games differ from the requested games, the first {first}; {fix}"
         )

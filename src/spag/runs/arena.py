@@ -53,7 +53,7 @@ def play_arena(
     summary = play_matches(path, parts, setup, force=force, keep_others=keep_others)
     models = [model for model in entrants.values() if kind_of(model.name) is not Kind.BOT]
     if copies := _count_copies(tasks) if models and not config.arena.sampling.temperature else 0:
-        what = f"{copies} of {len(tasks)} tasks repeat others, and models play those alike at temperature 0"
+        what = f"{copies} of {len(tasks)} tasks are repeats, which models play alike at temperature 0"
         setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
     wanted = {spec.id for match in matches for spec in match.specs}
     played = (game for game in read_episodes(path) if game.id in wanted)

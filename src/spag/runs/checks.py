@@ -131,7 +131,7 @@ def _check_length(config: RunConfig, phase: PhaseConfig) -> None:
     prompt = sampling.max_prompt_tokens if settings.template == "play" else 0
     if settings.max_length < (needed := max(prompt, 1) + sampling.most_tokens):
         what = f"an utterance may have {sampling.most_tokens} tokens"
-        what += f" behind a prompt of {prompt}" if prompt else ", which leaves none for its prompt"
+        what += f" after a prompt of {prompt}" if prompt else ", which leaves none for its prompt"
         raise ConfigError(f"max_length={settings.max_length}: {what}; set max_length to {needed} at least")
 
 
@@ -149,7 +149,7 @@ def _check_adapters(config: RunConfig) -> None:
         for option, (whose, value) in known.items():
             asked, has = (sorted(one) if isinstance(one, list) else one for one in (getattr(own, option), value))
             if asked != has:
-                what = f"this phase trains {whose} further; set it to {has}, as there"
+                what = f"this phase trains {whose} further; set it to {has}, its value there"
                 raise ConfigError(f"phases.{number}.lora.{option}={asked}: {what}")
 
 
@@ -158,7 +158,7 @@ def _check_opponents(config: RunConfig) -> None:
     for phase in config.phases:
         for name in [] if isinstance(phase.settings, TeacherSettings) else phase.settings.met:
             if kind_of(name) is Kind.MIXTURE:
-                raise ConfigError(f"{name}: a mixture plays in an arena only; name snapshot in opponents")
+                raise ConfigError(f"{name}: a mixture can only play in an arena; name snapshot in opponents")
 
 
 def _check_roles(config: RunConfig, phase: PhaseConfig) -> None:
@@ -199,7 +199,7 @@ def _check_samplings(config: RunConfig) -> None:
     for option, sampling, names in _samplings(config):
         if on_vllm and sampling.temperature > MAX_TEMPERATURE:
             raise ConfigError(
-                f"{option}.temperature={sampling.temperature:g}: vLLM takes at most {MAX_TEMPERATURE:g}; lower it"
+                f"{option}.temperature={sampling.temperature:g}: vLLM allows at most {MAX_TEMPERATURE:g}; lower it"
             )
         if on_vllm and sampling.most_tokens >= config.engine.max_length:
             thought = f"thinking.max_tokens={sampling.thought_tokens} and " if sampling.thought_tokens else ""
@@ -209,7 +209,7 @@ def _check_samplings(config: RunConfig) -> None:
         given = [f"{option}.{name}={value}" for name, value in lacks.items() if value]
         if given and (endpoint := next((name for name in names if kind_of(name) is Kind.ENDPOINT), None)):
             what = f"{given[0]}: {endpoint} plays with it, and its protocol does not have it"
-            raise ConfigError(f"{what}; leave it out")
+            raise ConfigError(f"{what}; omit it")
 
 
 def _samplings(config: RunConfig) -> Iterator[tuple[str, SamplingConfig, Sequence[str]]]:

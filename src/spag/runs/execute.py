@@ -27,7 +27,7 @@ from spag.storage.store import write_atomically
 
 _ARENA_FILES = ("arena/episodes.jsonl", "arena/results.json")
 NO_MIX = (
-    "warning: {0}.sft_data is not set, so no instruction data is mixed in, as the paper does against forgetting "
+    "warning: {0}.sft_data is not set, so no instruction data is mixed in, which the paper does against forgetting "
     "(Alpaca 52K); name a file of it, or set {0}.sft_coef=0 to train without"
 )
 NO_WEIGHT = "warning: {0}.sft_coef=0, so the rows of {0}.sft_data train nothing; set sft_coef above 0 (the paper: 0.5)"

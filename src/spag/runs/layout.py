@@ -147,7 +147,7 @@ def check_free(output: Path) -> None:
         stages = Manifest.open(run).stages if ours else ()
         folders = [run / stage.removesuffix("/train") for stage in stages if stage.endswith("/train")]
         if any(map(inside.is_relative_to, folders)):
-            what = f"{output}: belongs to the run {run}, whose next stages build on it"
+            what = f"{output}: belongs to the run {run}, whose later stages build on it"
             raise RunError(f"{what}; choose another --output")
 
 

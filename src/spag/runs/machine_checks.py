@@ -136,7 +136,12 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
         online = [phase.settings for phase in config.phases if isinstance(phase.settings, OnlineSettings)]
         if config.cluster.online_workers and online:
             training = max(settings.processes or 1 for settings in online)
-            yield "cluster.online_workers", config.cluster.online_workers, has - training, f"{what} beside training"
+            yield (
+                "cluster.online_workers",
+                config.cluster.online_workers,
+                has - training,
+                f"{what} left to play",
+            )
     if any(kind_of(name) is Kind.ENDPOINT for name in players(config)):
         yield "engine.concurrency", engine.concurrency, max(open_files() - _FILES, 1), "connections (ulimit -n)"
 
@@ -218,5 +223,5 @@ def _check_slots(config: RunConfig, model: Any) -> None:
     slot = 2 * number * int(getattr(model, "num_hidden_layers", 0)) * kv_heads * size * SLOT_TOKENS
     count, has = config.engine.concurrency, memory_bytes()
     if (needed := count * slot) > has:
-        what = f"{count:,} utterances at once take {needed / 2**30:,.0f} GiB before the first is generated"
+        what = f"{count:,} concurrent utterances take {needed / 2**30:,.0f} GiB before the first is generated"
         raise ConfigError(f"engine.concurrency: {what}, and this machine has {has / 2**30:,.0f}; lower it")

@@ -100,7 +100,7 @@ class Run:
         if self.manifest.dry:
             return
         if decision.action is Action.REDO:
-            self.setup.reporter.note(f"{name}: redone, since it {decision.reason}")
+            self.setup.reporter.note(f"{name}: redone, because it {decision.reason}")
         if decision.action is Action.SKIP:
             self.setup.reporter.note(f"{name}: {decision.reason}")
             return

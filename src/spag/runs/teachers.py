@@ -39,7 +39,9 @@ def teacher_path(game: Game) -> Path:
     path = Path(module.__file__ or "").parent / "data" / "teacher_games.jsonl"
     if not path.is_file():
         bots = ", ".join(bot_names(game)) or "none"
-        raise ConfigError(f"episodes: {game.name} ships no teacher games; name files of games, or a bot of it: {bots}")
+        raise ConfigError(
+            f"episodes: {game.name} ships no teacher games; name files of games, or one of its bots: {bots}"
+        )
     return path
 
 

@@ -117,7 +117,7 @@ async def _answer(models: Mapping[str, EndpointModel], request: Request, kind: t
     # including those of requests that were cancelled: the engines still generate them
     waiting = sum(one.unfinished for one in models.values())
     if waiting + len(requests) > MOST_WAITING:
-        raise RefusedError(f"{waiting} texts are waiting already; try again in a moment", status=429)
+        raise RefusedError(f"{waiting} texts are already waiting; try again in a moment", status=429)
     done = await model.answer(requests)
     opening = OPEN if prompts[0].rstrip().endswith(OPEN) else ""
     answer = _Answer(asked, name, int(time.time()), done, model.tokenizer, opening)

@@ -26,7 +26,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     wanted = {adapter.base if (adapter := found[name]) else model.name for name, model in models}
     bases = sorted(set(map(resolve_model, wanted)))
     if len(bases) != 1:
-        what = f"vLLM's server holds one base model, not {', '.join(bases)}"
+        what = f"vLLM's server serves one base model, not {', '.join(bases)}"
         raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")
     first, [folder] = models[0][1], bases
     copies = len(placement(engine, first.device or "cuda", visible_gpus()))

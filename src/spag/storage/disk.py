@@ -16,7 +16,7 @@ from spag.core.errors import RunError, StorageError
 
 _FIXES = {
     "free space, then run again to resume": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    "fix rights, then run again to resume": (errno.EACCES, errno.EPERM, errno.EROFS),
+    "fix permissions, then run again to resume": (errno.EACCES, errno.EPERM, errno.EROFS),
     "choose another output": (
         errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
     ),
@@ -35,7 +35,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         fixes = (fix for fix, codes in _FIXES.items() if error.errno in codes)
-        fix = next(fixes, "free space or fix rights, then run again to resume")
+        fix = next(fixes, "free space or fix permissions, then run again to resume")
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}; {fix}") from error
 
 

@@ -79,7 +79,7 @@ class EpisodeFile:
             episode = _checked(row, place) if isinstance(row, Episode) else episode_of(_object(row, place), place)
             if episode.id and (first := places.setdefault(episode.id, place)) is not place:
                 fix = "keep one, or give one another id"
-                raise DataError(f"{place}: the game {episode.id!r} is there twice, first at {first}; {fix}")
+                raise DataError(f"{place}: the game {episode.id!r} occurs twice, first at {first}; {fix}")
             yield episode
 
 
@@ -108,7 +108,9 @@ def read_samples(path: str | Path) -> Iterator[TrainingSample]:
         else:
             empty += 1
     if empty:
-        logger.warning("%s: %d of %d rows have an empty completion: nothing to train on, left out", path, empty, total)
+        logger.warning(
+            "%s: %d of %d rows have an empty completion and are skipped: nothing to train on", path, empty, total
+        )
 
 
 def all_samples(path: str | Path) -> Iterator[TrainingSample]:
@@ -205,7 +207,7 @@ def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]", torn: bytes | None =
             return
         data = stream.read(MAX_LIST + 1)
     if len(data) > MAX_LIST:
-        raise DataError(f"{path}: a list of more than {MAX_LIST:,} bytes; write one row a line")
+        raise DataError(f"{path}: a list of more than {MAX_LIST:,} bytes; write one row per line")
     for number, row in enumerate(decode(data, str(path), many_lines=True), start=1):
         yield f"{path}: row {number}", row  # a line number means nothing in a file of one line
 

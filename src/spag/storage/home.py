@@ -11,4 +11,4 @@ def expanded(path: str | Path, kind: type[SpagError] = ModelError) -> Path:
         return Path(path).expanduser()
     except (RuntimeError, ValueError) as error:  # ValueError: a null byte, as in a damaged adapter's config
         start = Path(path).parts[0]
-        raise kind(f"{str(path)!r}: there is no home folder {start!r} here; write the whole path") from error
+        raise kind(f"{str(path)!r}: there is no home folder {start!r} here; write the full path") from error

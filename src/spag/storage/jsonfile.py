@@ -77,7 +77,9 @@ def lines_of(
     while line := stream.readline(MAX_LINE + 1):
         number += 1
         if len(line) > MAX_LINE:
-            raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE:,} bytes; no row is: remove it")
+            raise DataError(
+                f"{path}:{number}: the line is longer than {MAX_LINE:,} bytes, which no valid row is; remove it"
+            )
         if torn is not None and not line.endswith(b"\n"):
             if is_torn(line, torn if number == 1 else b""):
                 return
@@ -179,7 +181,7 @@ def _check_plain(value: Any, place: str) -> None:
 
 
 def _too_deep(place: str) -> DataError:
-    return DataError(f"{place}: nested deeper than {MAX_DEPTH} levels; nothing that is read here needs that")
+    return DataError(f"{place}: nested deeper than {MAX_DEPTH} levels; no valid file needs that")
 
 
 def _refusal(data: bytes, place: str, error: Exception, many_lines: bool) -> DataError:
@@ -213,7 +215,7 @@ def encode_line(row: Any) -> bytes:
         fields = {key: value for key, value in row.items() if value is not None} if isinstance(row, dict) else row
         data = encode(_without_none(fields))
     if len(data) > MAX_LINE:
-        fault = f"a row of {len(data):,} bytes cannot be written: the longest that is read has {MAX_LINE:,}"
+        fault = f"a row of {len(data):,} bytes cannot be written: the longest that can be read has {MAX_LINE:,}"
         raise DataError(f"{fault}; play shorter games")
     return data + b"\n"
 

@@ -158,7 +158,7 @@ def _fault(record: Record, request: StageRequest) -> str:
     if known != asked and record.get("free") == request.free:
         return f"was built on {', '.join(known) or 'nothing'}, not on {', '.join(asked) or 'nothing'}"
     if request.replaced:
-        return f"is done, but {request.replaced[0]} is not what it made"
+        return f"is done, but {request.replaced[0]} is not what it wrote"
     return f"has lost {request.lost[0]}" if request.lost and request.force else ""
 
 

@@ -35,7 +35,7 @@ _NEW_S = 60
 """A folder may be so old, in seconds, before its process has locked it."""
 _HEAD = 64
 """Bytes at the beginning of a file that tell whether it holds rows."""
-_NOT_OURS = "{}: does not {} with a row of JSON lines, so nothing is added to it; choose another output"
+_NOT_OURS = "{}: does not {} with a JSON Lines row, so nothing is added to it; choose another output"
 
 
 def cut_torn_line(path: Path, start: bytes = b'{"') -> None:
@@ -140,7 +140,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
     """
     folder = folder.absolute()  # "." has no name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder}: exists, and {what} overwrites nothing; name another --output or remove it")
+        raise RunError(f"{folder}: exists, and {what} never overwrites; name another --output or remove it")
     with storage_errors(folder), folder_beside(folder) as beside:
         yield beside
         if folder.exists():

@@ -53,7 +53,7 @@ def parse_words(lines: Iterable[str], source: str) -> list[str]:
         if not word:
             continue
         if fault := _fault(word):
-            raise DataError(f"{source}:{number}: {fault}; write one word a line")
+            raise DataError(f"{source}:{number}: {fault}; write one word per line")
         words.setdefault(word.casefold(), word)
     return list(words.values())
 
@@ -61,7 +61,7 @@ def parse_words(lines: Iterable[str], source: str) -> list[str]:
 def _fault(word: str) -> str | None:
     shown = ascii(word[:MAX_LENGTH])
     if any(unicodedata.category(character) in _UNPRINTABLE for character in word):
-        return f"{shown} holds a control character"
+        return f"{shown} contains a control character"
     if len(word) > MAX_LENGTH:
         return f"{shown}... has {len(word)} characters; a target word has at most {MAX_LENGTH}"
     if not any(character.isalnum() for character in word):

@@ -110,4 +110,4 @@ def _on_end(index: GameIndex, follower: "asyncio.Task[None]") -> None:
     if not follower.cancelled() and (error := follower.exception()):
         logger.error("the run is no longer followed", exc_info=error)
         fault = type(error).__name__
-        index.stop(f"The run is no longer followed ({fault}); start spag web again. Its terminal says more.")
+        index.stop(f"The run is no longer followed ({fault}); restart spag web. Its terminal says more.")

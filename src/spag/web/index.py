@@ -96,7 +96,7 @@ class _Follower:
 
     @property
     def fault(self) -> str:
-        more = f"; lines without a game besides: {self.more_faults:,}" if self.more_faults else ""
+        more = f"; more lines without a game: {self.more_faults:,}" if self.more_faults else ""
         return self.first_fault + more
 
     def note(self, fault: str) -> None:
@@ -248,7 +248,7 @@ def _read(line: bytes, place: str, kinds: Mapping[str, Game]) -> tuple[tuple[Any
     row = _ROWS.decode(line)
     game = kinds.get(row.game)
     if game is None:
-        raise _OtherGameError(f"games of {row.game} are not shown; open a file of them on its own: spag web FILE")
+        raise _OtherGameError(f"games of {row.game} are not shown; open their file separately: spag web FILE")
     task, outcome = row.task, row.outcome
     if task is None or outcome is None:
         whole = episode_of(msgspec.json.decode(line), place)

@@ -84,7 +84,9 @@ class Access:
             fix = f"use at least {_SHORTEST_TOKEN}: openssl rand -hex 16"
             raise ConfigError(f"the token has {len(token)} characters; {fix}")
         if not (token.isascii() and token.isprintable()):
-            raise ConfigError("the token has characters that headers cannot carry; use ASCII: openssl rand -hex 16")
+            raise ConfigError(
+                "the token has characters that are not allowed in headers; use ASCII: openssl rand -hex 16"
+            )
         object.__setattr__(self, "token", token)
 
     def is_foreign(self, host: str) -> bool:
@@ -137,7 +139,7 @@ class Guard:
         request, path = HTTPConnection(scope), scope["path"]
         headers = request.headers
         if self.access.is_foreign(headers.get("host", "")):
-            return PlainTextResponse("This page answers to localhost only, not to another name.", 421)
+            return PlainTextResponse("This page answers only to localhost, not to another host name.", 421)
         if scope["method"] not in _SAFE_METHODS and (fault := _fault_of_change(headers)):
             return fault
         if path == LOGIN or path.startswith("/static/") or self.access.admits(request):
@@ -152,9 +154,9 @@ def fault_of_site(access: Access, headers: Headers) -> tuple[int, str] | None:
     """Return status and text that refuse a request under another name, or from a page of another site."""
     host, origin = headers.get("host", ""), headers.get("origin")
     if access.is_foreign(host):
-        return 421, "This server answers to localhost only, and not under the name that was asked for."
+        return 421, "This server answers only to localhost, not to the requested host name."
     if origin is not None and origin.partition("://")[2] != host:
-        return 403, "This server does not answer pages of other sites."
+        return 403, "This server does not answer requests from other sites' pages."
     return None
 
 
@@ -162,8 +164,8 @@ def fault_of_length(headers: Headers, most_bytes: int) -> tuple[int, str] | None
     """Return status and text that refuse a request of unknown length, or longer than ``most_bytes``."""
     length = headers.get("content-length", "")
     if not length.isdecimal() or "transfer-encoding" in headers:  # a chunked body may exceed the length it declares
-        return 411, "A request must say how long it is."
-    return (413, f"At most {most_bytes:,} bytes are taken.") if len(length) > 9 or int(length) > most_bytes else None
+        return 411, "A request must state its length."
+    return (413, f"At most {most_bytes:,} bytes are accepted.") if len(length) > 9 or int(length) > most_bytes else None
 
 
 def _fault_of_change(headers: Headers) -> Response | None:

@@ -124,9 +124,9 @@ class WebMatch:
     def say(self, text: str, after: str | None = None) -> None:
         """Take the visitor's utterance; ``after``: how many there were in the page. Raises ``DataError``."""
         if after is not None and after != str(len(self.state.history)):
-            raise DataError("the game has gone on in another tab; read on, then answer")
+            raise DataError("the game has continued in another tab; read the new turns, then answer")
         if self.is_over:
-            raise DataError("this game is over; begin another one")
+            raise DataError("this game is over; start another one")
         if not self.is_humans_move:
             raise DataError("it is not your move; wait for the reply")
         if not text.strip():

@@ -306,7 +306,7 @@ def test_a_game_in_another_language(code: str) -> None:
         ({"language": "../de"}, r"game\.language: '\.\./de' is none of"),
         (
             {"language": "de", "judge": "paper"},
-            r"game\.judge: paper knows English only, not 'de'; set game\.judge=strict",
+            r"game\.judge: paper supports only English, not 'de'; set game\.judge=strict",
         ),
         ({"language": "fr", "words": "shipped"}, r"game\.words: shipped is English, not 'fr'; take frequency"),
     ],
@@ -362,5 +362,5 @@ def test_commands_refuse_a_language_in_one_line(tmp_path: Path) -> None:
     path = games_file(tmp_path / "games.jsonl", "de", recorded=True)
     for words in (("judge", path, "--language", "it"), ("words", "--language", "it")):
         assert spag(*words).startswith("error: game.language: 'it' is none of de, en, es, fr; to add it")
-    assert spag("judge", path, "--mode", "paper").startswith("error: game.judge: paper knows English only")
+    assert spag("judge", path, "--mode", "paper").startswith("error: game.judge: paper supports only English")
     assert spag("words", "--language", "de", "--top", 1000).splitlines()[0].istitle()  # nouns keep their capital

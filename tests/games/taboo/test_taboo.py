@@ -63,7 +63,7 @@ def test_tasks_are_words_of_a_split(tmp_path: Path) -> None:
     assert GAME.tasks(Split.TRAIN, 9, 1) != GAME.tasks(Split.TRAIN, 9, 2)
     words = tmp_path / "words.txt"
     words.write_text("river\nbread\npiano\n")
-    for top, fix in ((3, "raise game.top_words"), (50_000, "take another list")):
+    for top, fix in ((3, "raise game.top_words"), (50_000, "use another list")):
         game = AdversarialTaboo(words=str(words), top_words=top, max_turns=3)
         count = sum(split_of(word) is Split.TRAIN for word in ("river", "bread", "piano"))
         with pytest.raises(ConfigError, match=f"has {count} in its train split; ask for fewer or {fix}"):

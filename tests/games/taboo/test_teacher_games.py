@@ -101,7 +101,7 @@ def taught(limit: int | None, seed: int, *, keep_held_out: bool = False) -> tupl
 def test_games_on_held_out_words_are_left_out() -> None:
     kept, notes = taught(None, 0)
     path = teacher_path(TABOO)
-    assert notes == [f"{path}: 59 of 551 games left out, because their tasks are held out"]
+    assert notes == [f"{path}: 59 of 551 games skipped, because their tasks are held out"]
     assert len(kept) == 492
     assert {split_of(game.task.data["target_word"]) for game in kept} == {Split.TRAIN}
     assert len(taught(492, 0)[0]) == 492  # the limit draws from what is left

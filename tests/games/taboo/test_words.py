@@ -102,9 +102,9 @@ def test_a_word_file_is_read_in_order() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("ri\x00ver", r"w.txt:2: 'ri\\x00ver' holds a control character; write one word a line"),
-        ("ri\tver", r"w.txt:2: 'ri\\tver' holds a control character"),
-        ("ri\u2028ver", r"w.txt:2: 'ri\\u2028ver' holds a control character"),
+        ("ri\x00ver", r"w.txt:2: 'ri\\x00ver' contains a control character; write one word per line"),
+        ("ri\tver", r"w.txt:2: 'ri\\tver' contains a control character"),
+        ("ri\u2028ver", r"w.txt:2: 'ri\\u2028ver' contains a control character"),
         ("x" * 41, r"w.txt:2: 'x{40}'... has 41 characters; a target word has at most 40"),
         ("-- !", r"w.txt:2: '-- !' has no letter or digit"),
     ],

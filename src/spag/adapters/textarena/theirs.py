@@ -32,7 +32,7 @@ FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeErro
 _LOCK = Lock()  # of the generators
 ROLES = tuple(f"player_{number}" for number in PLAYERS)
 _MORE = "The environment's rewards decide."
-_INVALID = "Who makes more invalid moves in a row than the environment allows loses."
+_INVALID = "A player who makes more invalid moves in a row than the environment allows loses."
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class TextArenaGame(Game):
 
     def start(self, task: Task, seed: int) -> State:
         if not isinstance(task.data.get("seed"), int):
-            fix = "it must give a seed, as in {'seed': 7}"
+            fix = "it must have a seed, as in {'seed': 7}"
             raise DataError(f"task {task.id!r}: {dict(task.data)} is no task of {self.name}; {fix}")
         return State(task, seed)
 

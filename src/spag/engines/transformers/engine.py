@@ -87,7 +87,7 @@ class TransformersEngine(Engine):
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises ``RequestError`` for an empty prompt."""
-        fix = "take a model with more, or shorten utterances"
+        fix = "use a model with a longer context, or shorten utterances"
         asked = tokenize(self._tokenizer, request, self._style, self._slots.positions, fix)
         if isinstance(asked, Completion):
             self._refused.append(asked)

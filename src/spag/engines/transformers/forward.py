@@ -61,7 +61,7 @@ class SlotModel:
             found = self.logits(cache, [0, 1], [len(row) - 1 for row in rows], [row[-1:] for row in rows]).float()
         except UNSUPPORTED as error:
             if is_out_of_memory(error):
-                what = "out of memory at a model's first tokens; take a smaller one or another dtype"
+                what = "out of memory at a model's first tokens; use a smaller model or another dtype"
                 raise EngineError(what) from error
             return first_line(error, 120)
         spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)

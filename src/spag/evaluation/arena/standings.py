@@ -134,7 +134,7 @@ def tally(episodes: Iterable[Episode], game: Game) -> Tally:
         key = (first, second, episode.task.id)
         if key in counted.results:
             twice = f"{first} vs {second} plays {key[2]!r} twice"
-            raise DataError(f"{twice}; keep one arena a file, intervals count a task once")
+            raise DataError(f"{twice}; keep one arena per file: intervals count a task once")
         counted.results[key] = result = replay(game, episode)
         measured = game.measure(episode.task, episode.history, result)
         for role, name in zip(game.roles, (first, second), strict=True):

@@ -119,7 +119,7 @@ def _evaluate(
     loaded = load_model(config.name, dtype=config.dtype, device=config.device, trust_remote_code=trust)
     tokenizer = load_tokenizer(config.name, trust_remote_code=trust)
     if settings.chat and not tokenizer.chat_template:
-        raise ConfigError(f"{config.name}: it has no chat template; leave out --chat")
+        raise ConfigError(f"{config.name}: it has no chat template; omit --chat")
     with quiet_harness():
         hflm = HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=settings.batch_size)
         with cached(hflm, place / f"answers-{model.identity}.sqlite") as lm:
@@ -142,7 +142,7 @@ def _one_line_errors(title: str) -> Iterator[None]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        fix = "lower --batch-size and start again: finished answers are kept"
+        fix = "lower --batch-size and rerun: finished answers are kept"
         raise RunError(f"{title}: out of memory; {fix}") from error
 
 

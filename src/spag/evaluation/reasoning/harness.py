@@ -101,7 +101,7 @@ def open_manager(names: Sequence[str], task_path: Path | None) -> TaskManager:
     for name in names:
         if name not in index:
             near = get_close_matches(name, index, 3)
-            hint = f"do you mean {' or '.join(near)}?" if near else "`lm-eval ls tasks` lists them"
+            hint = f"did you mean {' or '.join(near)}?" if near else "`lm-eval ls tasks` lists them"
             raise ConfigError(f"{name}: lm-eval has no such task; {hint}")
     return manager
 

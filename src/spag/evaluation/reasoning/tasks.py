@@ -109,7 +109,7 @@ def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[Lo
                 parts = manager.load([spec])["tasks"]
             except LOADING_ERRORS as error:
                 left_out[name] = f"{type(error).__name__}: {first_line(error, 160)}"
-                reporter.note(f"{name} is left out: {left_out[name]}")
+                reporter.note(f"{name} is skipped: {left_out[name]}")
                 continue
             loaded.append(_prepare(known, parts, shots, settings))
     if not loaded:
@@ -174,7 +174,7 @@ def _prepare(known: SuiteTask, parts: dict[str, Any], shots: int | None, setting
         generation |= {"do_sample": True, "temperature": settings.temperature}
     for name, part in parts.items():
         if getattr(part, "UNSAFE_CODE", False) or getattr(part, "MULTIMODAL", False):
-            raise ConfigError(f"{name}: runs code that models write, or needs pictures; spag eval does neither")
+            raise ConfigError(f"{name}: runs code written by models, or needs images; spag eval supports neither")
         part.set_config("num_fewshot", _shots_of(part.get_config("num_fewshot"), shots))
     digest = _digest(parts, limit)
     generating = [part for part in parts.values() if part.OUTPUT_TYPE == "generate_until"]

@@ -44,7 +44,7 @@ class GuessMyCity(GuessingGame):
 
     name = "guess_my_city"
     title = "Guess My City"
-    summary = "the questioner finds out by open questions which large city the answerer knows"
+    summary = "the questioner asks open questions to find out which large city the answerer has"
     role_help: ClassVar[Mapping[str, str]] = {
         QUESTIONER: "The other player knows a large city. Ask anything about it, and name the city in a question to "
         "win together.",

@@ -107,7 +107,7 @@ def language_data(code: str) -> dict[str, Any]:
     known = sorted(file.name.removesuffix(".yaml") for file in _FOLDER.iterdir() if file.name.endswith(".yaml"))
     if code not in known:
         raise ConfigError(
-            f"game.language: {code!r} is none of {', '.join(known)}; to add it, write {code}.yaml in "
+            f"game.language: {code!r} is not one of {', '.join(known)}; to add it, write {code}.yaml in "
             "games/taboo/data/languages (docs/prompts.md, Languages)"
         )
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

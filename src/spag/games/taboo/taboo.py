@@ -65,9 +65,7 @@ class AdversarialTaboo(Game):
         Outcome(
             TabooOutcome.ATTACKER_VIOLATION, "attacker breaks a rule", "#cc667e", fault=Role.ATTACKER, rule=_VIOLATION
         ),
-        Outcome(
-            TabooOutcome.TIE, "tie", "#a3a9b6", rule="When every turn is played and nothing was decided, nobody wins."
-        ),
+        Outcome(TabooOutcome.TIE, "tie", "#a3a9b6", rule="If nothing is decided after the last turn, nobody wins."),
     )
     judged_by: ClassVar[tuple[str, ...]] = ("judge", "language")
     figures = (
@@ -112,11 +110,13 @@ class AdversarialTaboo(Game):
         if self.language == ENGLISH.language:
             return
         if self.judge is JudgeMode.PAPER:
-            raise ConfigError(f"game.judge: paper knows English only, not {self.language!r}; set game.judge=strict")
+            raise ConfigError(f"game.judge: paper supports only English, not {self.language!r}; set game.judge=strict")
         if self.words == SHIPPED:
-            raise ConfigError(f"game.words: shipped is English, not {self.language!r}; take frequency, or give a file")
+            raise ConfigError(f"game.words: shipped is English, not {self.language!r}; use frequency or a file")
         if self.stop is Stop.ANNOUNCED:
-            raise ConfigError(f"game.stop: announced knows English only, not {self.language!r}; set game.stop=judged")
+            raise ConfigError(
+                f"game.stop: announced supports only English, not {self.language!r}; set game.stop=judged"
+            )
 
     @cached_property
     def prompt_set(self) -> Prompts:
@@ -127,7 +127,7 @@ class AdversarialTaboo(Game):
         every = load_words(self.words, self.top_words, self.language)
         words = [word for word in every if split_of(word, self.language) is split]
         has = f"{self.words} has {len(words)} in its {split} split"
-        more = "raise game.top_words" if len(every) == self.top_words else "take another list"
+        more = "raise game.top_words" if len(every) == self.top_words else "use another list"
         shortage = f"words asked for, but {has}; ask for fewer or {more}"
         return [self._task(word) for word in drawn(words, count, seed, shortage)]
 

@@ -43,7 +43,7 @@ def load_words(source: str, top: int, language: str = "en") -> list[str]:
         return list(common_words(top, language))
     words = parse_words(read_text(Path(source)).splitlines(), source)
     if not words:
-        raise DataError(f"{source}: no words; write one word a line")
+        raise DataError(f"{source}: no words; write one word per line")
     return words[:top]
 
 

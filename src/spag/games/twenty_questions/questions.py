@@ -46,7 +46,7 @@ class TwentyQuestions(GuessingGame):
 
     name = "twenty_questions"
     title = "20 Questions"
-    summary = "the questioner finds out by yes-or-no questions which everyday thing the answerer knows"
+    summary = "the questioner asks yes-or-no questions to find out which everyday object the answerer has"
     role_help: ClassVar[Mapping[str, str]] = {
         QUESTIONER: "The other player knows an everyday thing. Ask yes-or-no questions, and name the thing in a "
         "question to win together.",
@@ -88,5 +88,5 @@ class TwentyQuestions(GuessingGame):
     def custom_task(self, text: str) -> Task:
         words = parse_words([text], "your thing")
         if not words:
-            raise DataError("your thing is empty; type one, such as banana")
+            raise DataError("your object is empty; type one, such as banana")
         return self.task_called(words[0]) or self.task_of({"thing": words[0], "aliases": [], "category": ""})

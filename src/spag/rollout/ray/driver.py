@@ -184,7 +184,7 @@ class RayPlayers:
         limit = self.cluster.deadline
         late = [worker for worker in self.workers if now - worker.last_seen > limit and not _has_answered(worker)]
         if len(late) == len(self.workers) and all(worker.phase is _Phase.STARTING for worker in late):
-            fix = f"each needs {self.needs} of one node that others leave free"
+            fix = f"each needs {self.needs} free on one node"
             raise EngineError(f"cluster: no worker could start within {limit:g} s; {fix}")
         for worker in list(self.workers):
             if worker.calls and worker.phase is not _Phase.STARTING and worker in late:
@@ -199,10 +199,8 @@ class RayPlayers:
         self.workers.remove(worker)
         games = self.queue.put_back(worker.number)
         if self.losses > _LOSSES * (len(self.workers) + 1):
-            raise EngineError(
-                f"cluster: {self.losses} workers were lost without a finished game between them; the last one: {why}"
-            )
-        self.note(f"cluster: worker {worker.number} was lost ({why}); {games} games go to others")
+            raise EngineError(f"cluster: {self.losses} workers were lost without finishing a game; the last one: {why}")
+        self.note(f"cluster: worker {worker.number} was lost ({why}); its {games} games go to others")
         self._start_worker()
 
 
@@ -228,7 +226,7 @@ def _layout(job: PlayJob, cluster: ClusterConfig) -> tuple[int, dict[str, float]
     if job.gpus and any("GPU" in machine for machine in machines):
         fitting = sum(int(machine.get("GPU", 0)) // job.gpus for machine in machines)
         if not fitting:
-            what = f"an engine takes {job.gpus} GPUs of one node, and no node has this many"
+            what = f"an engine needs {job.gpus} GPUs of one node, and no node has that many"
             raise ConfigError(f"cluster: {what}; lower engine.tensor_parallel")
         return cluster.workers or fitting, {"num_gpus": job.gpus, "num_cpus": 1}
     if not machines:
