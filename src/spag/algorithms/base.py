@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Metrics = Mapping[str, "tuple[Tensor, Tensor]"]
-"""Means by name, as two sums that the loop adds up over micro-batches and processes: of the weighted values, and of the
-weights (``mean_of``). Every micro-batch has the same names.
+"""Means by name, each as two sums that the loop adds up over micro-batches and processes: of the weighted values, and
+of the weights (``mean_of``). Every micro-batch has the same names.
 """
 SFT, OTHER = 0, 1
-"""Groups of the SFT mix, and of samples without a role; the groups from 2 on are the roles."""
+"""Group of the SFT rows, and of samples without a role; groups from 2 on are the roles."""
 FILLER = -1
-"""Group of the sample of weight 0 that fills the batch of a process without samples left."""
+"""Group of the sample of weight 0 that fills the batch of a process that has no samples left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a loss needs for each trained token besides its log-probability; nothing else is computed.
 
-    ``reference``: its log-probability under the reference policy. ``entropy``: that of its distribution, with gradient;
-    online it is always computed without gradient, for metrics.
+    ``reference``: the token's log-probability under the reference policy. ``entropy``: the entropy of its distribution,
+    with gradient; online it is always computed without gradient, for metrics.
     """
 
     reference: bool = False
@@ -42,8 +42,8 @@ class Needs:
 class Totals:
     """The samples of an update, over all micro-batches and processes, so that any split gives the same step.
 
-    ``samples`` and ``sft``: how many samples are outside and in the SFT mix. ``weight``: the sum of weights outside the
-    mix; online, the weight of a pass over its mini-batches, including samples left out because they have no gradient.
+    ``samples`` and ``sft``: the numbers of other samples and of SFT rows. ``weight``: the sum of the other samples'
+    weights; online, a pass's weight over its mini-batches, including samples skipped because they have no gradient.
     """
 
     samples: int
@@ -57,10 +57,10 @@ class TokenBatch:
 
     (K,): ``sample``, each token's sample (int64); ``logprob`` and ``entropy`` (in nats) under the policy, with
     gradient; ``old_logprob`` under the policy before the step's first update; ``sampling_logprob`` under the
-    distribution that the engine drew it from, and ``played_logprob`` under the engine's policy, without its temperature
-    and filters: games record both; ``ref_logprob`` under the reference policy. These equal ``logprob`` without gradient
-    if unknown or not needed: the first with one update per step and offline, the next two offline, the last if
-    ``Needs`` leaves it out; for rows of the SFT mix it is 0. Offline, ``entropy`` is 0 unless needed.
+    distribution that the engine sampled from, and ``played_logprob`` under the engine's policy, without its temperature
+    and filters (games record both); ``ref_logprob`` under the reference policy. If unknown or not needed, these equal
+    ``logprob`` without gradient: the first offline and with one update per step, the next two offline, the last if
+    ``Needs`` omits it; for SFT rows it is 0. Offline, ``entropy`` is 0 unless needed.
     (B,): ``advantage`` (for some algorithms a reward), ``weight``, ``group`` (int64, index in ``groups``).
     """
 
@@ -81,7 +81,7 @@ class TokenBatch:
 
     @property
     def is_sft(self) -> "Tensor":
-        """(B,) bool: rows of the SFT mix."""
+        """(B,) bool: SFT rows."""
         return self.group == SFT
 
     def total(self, values: "Tensor") -> "Tensor":
@@ -95,7 +95,7 @@ class TokenBatch:
     def by_group(
         self, name: str, values: "Tensor", weight: "Tensor", member: "Tensor", *, sft: bool = True
     ) -> "Iterator[tuple[str, tuple[Tensor, Tensor]]]":
-        """Yield the metric ``name.format(group)`` of each role, and of the SFT mix.
+        """Yield the metric ``name.format(group)`` of each role, and of the SFT rows.
 
         ``values``, ``weight`` and ``member`` (the group's index) are all (B,) or all (K,).
         """
@@ -105,7 +105,7 @@ class TokenBatch:
 
 
 def needs_at(algorithm: "Algorithm", step: int) -> Needs:
-    """Return what an online ``step`` is trained for: the algorithm's own ``needs_at(step)``, if any, else ``needs``."""
+    """Return what the loss needs at an online ``step``: ``needs_at(step)`` if the algorithm has it, else ``needs``."""
     at: Callable[[int], Needs] | None = getattr(algorithm, "needs_at", None)
     return algorithm.needs if at is None else at(step)
 
@@ -113,8 +113,8 @@ def needs_at(algorithm: "Algorithm", step: int) -> Needs:
 class Algorithm(Protocol):
     """Turns games into samples and losses. Pure except for its state, which is saved with checkpoints.
 
-    ``Settings`` extends ``TeacherSettings``, ``IterationSettings`` or ``OnlineSettings`` (``settings.py``), which says
-    where the games come from. ``seed`` decides what ``credit`` draws.
+    ``Settings`` extends ``TeacherSettings``, ``IterationSettings`` or ``OnlineSettings`` (``settings.py``), which
+    determines where the games come from. ``seed`` seeds the random draws of ``credit``.
     """
 
     name: ClassVar[str]
@@ -130,8 +130,8 @@ class Algorithm(Protocol):
         """Return the samples of finished games, each with its advantage (``reward``) and weight.
 
         ``learner``: the player (by its name in the episodes) whose utterances are trained; ``None``: every player's.
-        Online, samples of reward 0 are not trained unless ``needs`` asks for a KL or entropy term, and those of equal
-        tokens may be merged into one with their mean reward: ``loss`` should be linear in the advantage.
+        Online, samples of reward 0 are not trained unless ``needs`` asks for a KL or entropy term, and duplicates may
+        be merged into one sample with their mean reward, so ``loss`` should be linear in the advantage.
         """
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
@@ -142,21 +142,21 @@ class Algorithm(Protocol):
         return {}
 
     def summary(self) -> dict[str, Any]:
-        """Return the credit's entries for the phase's record or an online step's row, as plain JSON."""
+        """Return what ``credit`` adds to the phase's record or an online step's row, as plain JSON."""
         return {}
 
 
 def mean_of(values: "Tensor", weight: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Return the mean of ``values`` by ``weight``, both (N,), as two sums: of weighted values and of weights."""
+    """Return the weighted mean of ``values``, (N,) like ``weight``, as two sums: of weighted values and of weights."""
     values, weight = values.detach().double(), weight.detach().double()
     return (values * weight).sum(), weight.sum()
 
 
 def mixed(terms: "Tensor", sft: "Tensor", sft_coef: float, n: int, n_sft: int) -> "Tensor":
-    """Return a micro-batch's share of the mean of the samples' ``terms`` plus ``sft_coef`` times that of the SFT mix's.
+    """Return a micro-batch's share of the samples' mean loss plus ``sft_coef`` times that of the SFT rows.
 
-    ``terms`` (B,) are losses with their weights, ``sft`` (B,) bool tells those of the mix; ``n`` and ``n_sft`` count
-    both kinds in the whole update.
+    ``terms`` (B,) are weighted losses, ``sft`` (B,) bool marks SFT rows; ``n`` and ``n_sft`` count both kinds in the
+    whole update.
     """
     own, mix = terms.masked_fill(sft, 0.0).sum(), terms.masked_fill(~sft, 0.0).sum()
     return own / max(n, 1) + sft_coef * mix / max(n_sft, 1)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class FinishReason(StrEnum):
-    """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. ``THOUGHT``: for any reason
-    inside an unclosed thought; the runner sets it where players are asked to think. ``CONTEXT``: nothing was sampled,
-    because the prompt leaves no room for the longest reply.
+    """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. ``THOUGHT``: it ended inside
+    an unclosed thought, for any reason; the runner sets this if players are asked to think. ``CONTEXT``: nothing was
+    sampled, because the prompt leaves no room for the longest reply.
     """
 
     EOS = "eos"
@@ -38,9 +38,8 @@ class Request:
     """A request for one completion.
 
     ``prompt`` is plain text; the engine wraps it in the model's chat template if it was opened with
-    ``PromptStyle.CHAT``. Generation ends before the first occurrence of any ``stop`` string (never part of the text);
-    thoughts may contain them.
-    ``seed`` alone determines the sample, whatever else is in flight.
+    ``PromptStyle.CHAT``. Generation ends before the first occurrence of any ``stop`` string, outside thoughts; the text
+    never contains it. ``seed`` alone determines the sample, whatever else is in flight.
     """
 
     id: str
@@ -56,19 +55,19 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished request. ``text`` keeps the white space around it.
+    """A finished request. ``text`` includes the white space around it.
 
     ``prompt_ids`` are the prompt's tokens as the model saw them, BOS and chat template included; ``token_ids`` the
     sampled tokens (including an end-of-sequence token), ``logprobs`` their log-probabilities under the model's raw
-    distribution (temperature 1, no filter), and ``sampling_logprobs`` those under the distribution that they were drawn
+    distribution (temperature 1, no filter), and ``sampling_logprobs`` those under the distribution they were sampled
     from (after temperature, filters and banned tokens; 0 for greedy tokens). All are ``None`` if the engine does not
-    report them. ``prompt_truncated``: the prompt lost its beginning to ``max_prompt_tokens``.
+    report them. ``prompt_truncated``: the prompt lost its beginning because of ``max_prompt_tokens``.
 
     A token outside the tokenizer is never part of a completion: engines ban it if they can, and otherwise end the
     completion before it, with ``FinishReason.LENGTH`` and ``unknown_token`` set.
 
-    With thinking, an engine's ``text`` has the thought between its marks, including the opening one even if it ends the
-    prompt; the runner moves the thought to ``thought``.
+    With thinking, an engine's ``text`` includes the thought and its tags, the opening one too if it is in the prompt;
+    the runner moves the thought to ``thought``.
 
     ``refusal``: with ``FinishReason.CONTEXT``, how long the prompt is and what to change.
     """
@@ -92,8 +91,8 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
     """Return the text before the first of the ``stop`` strings in ``text``, ``None`` if there is none.
 
     ``thinking``: stop strings in thoughts do not count. ``tagged``: they count only in the answer, and a complete
-    answer ends the text. What follows the first stop, another thought even, is never looked at: an engine may have
-    generated it.
+    answer ends the text. Anything after the first stop, even another thought, is ignored: an engine may have generated
+    more.
     """
     for start, end in speech_spans(text) if thinking or tagged else [(0, len(text))]:
         after_thought = end - len(text[start:end].lstrip())  # white space there begins no stop string
@@ -109,7 +108,7 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
 
 
 def token_limit(sampling: SamplingConfig, text: str, closed_at: int | None) -> int:
-    """Return the most tokens of a reply, given its ``text`` so far and how many of its tokens end its thought."""
+    """Return a reply's token limit, given its ``text`` so far and the number of tokens up to the end of its thought."""
     if not sampling.thinks:
         return sampling.max_new_tokens
     if closed_at is not None:
@@ -119,16 +118,16 @@ def token_limit(sampling: SamplingConfig, text: str, closed_at: int | None) -> i
 
 
 class RequestError(EngineError):
-    """A request that an engine cannot answer. The engine goes on with others."""
+    """A request that an engine cannot answer. The engine continues with others."""
 
 
 class Engine(ABC):
-    """Generates completions for one model. By default, what only some engines can do does nothing or is refused."""
+    """Generates completions for one model. By default, optional operations do nothing or are refused."""
 
     concurrency: int
     """How many requests it can process at once; a hint for the caller."""
     trains_here: ClassVar[bool] = False
-    """Whether it is in the process that trains its model, whose weights it can share: cheap to open again."""
+    """Whether it is in the process that trains its model and can share its weights: cheap to reopen."""
 
     @abstractmethod
     def submit(self, request: Request) -> None:
@@ -138,7 +137,7 @@ class Engine(ABC):
     def poll(self) -> list[Completion]:
         """Return the completions finished since the last call. May block, but not if nothing is in flight.
 
-        Raises ``EngineError`` if the engine cannot go on.
+        Raises ``EngineError`` if the engine cannot continue.
         """
 
     @abstractmethod
@@ -157,20 +156,20 @@ class Engine(ABC):
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
         """Replace weights, named as in the loaded model's ``named_parameters``, and drop all caches of the old ones.
 
-        Weights that are not named stay; for whole models, an engine may require all of them. Raises ``EngineError`` for
-        names or shapes that do not fit.
+        Weights that are not given stay; for whole models, an engine may require all of them. Raises ``EngineError`` for
+        names or shapes that do not match.
         """
         raise EngineError(f"{type(self).__name__} accepts no new weights; train a model that is loaded here")
 
     def share_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """Like ``update_weights``, but the tensors themselves, of any shape, may be used, if their type and device
-        match the model's. They may change while nothing is in flight; pass them again before the next request.
+        """Like ``update_weights``, but the engine may use the tensors themselves, of any shape, if their type and
+        device match the model's. They may change while nothing is in flight; pass them again before the next request.
         """
         self.update_weights(weights)
 
     def rest(self) -> bool:
-        """Release GPU memory, if it was opened to; the next request or new weights reclaim it. Returns whether weights
-        that it was given are lost and must be given again before the next request.
+        """Release GPU memory, if opened for this; the next request or new weights reclaim it. Returns whether updated
+        weights are lost and must be passed again before the next request.
         """
         return False
 
@@ -188,7 +187,7 @@ class Player:
 
 
 def check_shapes(weights: "Mapping[str, Tensor]", shapes: "Mapping[str, Size]") -> None:
-    """Raise ``EngineError`` for a weight, of any shape, whose name or shape is not in ``shapes``."""
+    """Raise ``EngineError`` if the name or shape of a weight is not in ``shapes``."""
     for name, value in weights.items():
         if shapes.get(name) != value.shape:
             raise EngineError(f"{name}: no such weight of that shape")

@@ -1,4 +1,4 @@
-"""``Game``: the base of every two-player, turn-based language game, with play and replay.
+"""``Game``: the base class of every two-player, turn-based language game, with play and replay.
 
 A game is a frozen dataclass. Its fields are its settings (the ``game`` section of a config, validated by their
 annotations); its methods are pure functions of a ``State``. ``spag.games.conformance`` tests any game,
@@ -24,11 +24,11 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A metric that a game measures in each finished game (1 or 0, or a count), and how it is shown.
+    """A metric of a finished game (1 or 0, or a count), and how it is shown.
 
-    ``role``: the role it describes; the arena shows it in that role's table. ``of``: the figure that it is a share of;
-    ``None``: of games. ``is_count``: a count, shown as its mean over games. Above ``limit``, a share of self-play games
-    gives the warning "N % <warning>".
+    ``role``: the role it describes; the arena shows it in that role's table. ``of``: the figure it is a fraction of;
+    ``None``: of games. ``is_count``: a count, shown as its mean over games. Above ``limit``, a fraction of self-play
+    games produces the warning "N % <warning>".
     """
 
     name: str
@@ -44,14 +44,14 @@ class Figure:
 class Game:
     """A two-player game in which players speak in turn. Pure: no clock, no torch, no global randomness.
 
-    A game defines the class attributes without a value here, ``tasks``, ``prompt``, ``rule`` and ``draw``.
-    ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move
-    is an outcome, never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished
-    game). ``hidden`` names, by role, the keys of ``Task.data`` that this role may not learn; it is empty if both know
-    everything. ``judged_by`` names the settings without which a recorded game is judged wrongly. ``fixed_form`` lists
-    the roles that do not speak freely (``[bet]``, yes or no): health metrics ignore repetition and copying in their
-    utterances; ``moves_in_brackets``: in a role that speaks freely, ``[bet]`` alone is no text that repeats.
-    ``reward_range``: the least and the greatest reward of a role, used by the arena to scale scores.
+    A subclass defines ``tasks``, ``prompt``, ``rule``, ``draw`` and the class attributes that have no value here.
+    ``roles`` are in order of their first turns, ``outcomes`` in the order in which they are shown. An illegal move is
+    an outcome, never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished
+    game). ``hidden`` names, by role, the keys of ``Task.data`` that the role may not learn; it is empty if both know
+    everything. ``judged_by`` names the settings needed to judge a recorded game correctly. ``fixed_form`` lists the
+    roles that do not speak freely (``[bet]``, yes or no): health metrics ignore repetition and copying in their
+    utterances. ``moves_in_brackets``: in roles that speak freely, ``[bet]`` alone does not count as repetition.
+    ``reward_range``: the smallest and largest reward of a role, which the arena uses to scale scores.
     """
 
     name: ClassVar[str]
@@ -73,9 +73,9 @@ class Game:
         raise NotImplementedError
 
     def split_of(self, task: Task) -> Split:
-        """Return the split of any task, even one that ``start`` refuses: imitation leaves out games on held-out tasks.
+        """Return the split of any task, even one that ``start`` refuses: imitation skips games on held-out tasks.
 
-        By default by its id. Games whose tasks may have other ids too (an inflected word) look at the data.
+        The default decides by id. Games whose tasks may have other ids (an inflected word) look at the data.
         """
         return Split.HELD_OUT if task.id in _held_out_ids(self) else Split.TRAIN
 
@@ -94,7 +94,7 @@ class Game:
         return Observation(role, state.history, facts)
 
     def prompt(self, observation: Observation) -> str:
-        """Return the prompt of play; the prompts of a game's turns share a growing prefix."""
+        """Return the prompt used in play; the prompts of a game's turns share a growing prefix."""
         raise NotImplementedError
 
     def training_prompt(self, observation: Observation, rng: random.Random) -> str:
@@ -102,11 +102,11 @@ class Game:
         return self.prompt(observation)
 
     def stop_strings(self) -> tuple[str, ...]:
-        """Return the strings that end an utterance, the likeliest first."""
+        """Return the strings that end an utterance, most likely first."""
         return ()
 
     def template_texts(self) -> tuple[str, ...]:
-        """Return the texts that every prompt repeats, for finding copies of them in play."""
+        """Return the texts that every prompt contains, so that copies of them can be found in play."""
         return ()
 
     def rule(self, state: State) -> Result | None:
@@ -132,7 +132,7 @@ class Game:
         return replace(state, result=self.rule(state))
 
     def result(self, state: State) -> Result:
-        """Return how ``state`` ended. Raises ``ValueError`` while the game goes on."""
+        """Return how ``state`` ended. Raises ``ValueError`` if the game is not over."""
         if state.result is None:
             raise ValueError("the game is not over")
         return state.result
@@ -153,7 +153,7 @@ class Game:
         """Return each utterance's reward for its speaker, for credit by turn (MARSHAL, arXiv 2510.15414).
 
         By default a role's last utterance gets its reward from ``result``, and all others 0. A game that knows the
-        value of its positions returns each utterance's change of value.
+        value of its positions returns the change in value due to each utterance.
         """
         rewards = [0.0] * len(history)
         for role, last in {said.role: at for at, said in enumerate(history[: result.length])}.items():
@@ -177,7 +177,7 @@ class Game:
         return "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in observation.facts.items())
 
     def custom_task(self, text: str) -> Task:
-        """Return the task for text that a person typed. Raises ``DataError`` for one that cannot be played."""
+        """Return the task for text that a person typed. Raises ``DataError`` if it cannot be played."""
         raise DataError(f"{self.title} draws its own tasks; leave this empty")
 
 
@@ -218,7 +218,7 @@ def split_in_id(task: Task) -> Split:
 
 
 def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> list[Item]:
-    """Return ``count`` of ``items``, drawn by ``seed``, or all. ``shortage`` ends the error for too many."""
+    """Return ``count`` of ``items``, drawn by ``seed``, or all. ``shortage`` completes the error for too many."""
     if count is None:
         return items
     if count > len(items):

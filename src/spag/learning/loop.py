@@ -1,4 +1,4 @@
-"""The learning loop, for every algorithm, offline and online: games, credit, batches, forward, loss, update, record.
+"""The learning loop of every algorithm, offline and online: games, credit, batches, forward, loss, update, metrics.
 
     output/  checkpoint/ (complete or absent)  metrics.jsonl  training.json (the result)
              reference.jsonl, samples.jsonl (offline)  state/ (to resume from; removed when the checkpoint is complete)
@@ -44,9 +44,9 @@ OpenSource = Callable[[TrainingJob, TrainedPolicy, int], Source]
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """A step's samples as tokens, its updates, and how many samples were left out.
+    """A step's samples as tokens, its updates, and how many samples were skipped (``unreadable``).
 
-    Without ``trains`` the loss has no gradient, and the samples are there for the metrics.
+    If not ``trains``, the loss has no gradient, and the samples only serve the metrics.
     """
 
     data: TrainingData
@@ -75,7 +75,7 @@ class Loop:
         if finished is not None:
             return dict(finished)
         state = checkpoints.read_state(resume_from) if resume_from else {}
-        credited = state.get("algorithm") if self.online else None  # games of files are credited again
+        credited = state.get("algorithm") if self.online else None  # games from files are credited again
         self.algorithm = job.algorithm(job.settings, seed=job.credit_seed, state=credited)
         self.samples_seen = int(state.get("samples_seen", 0))
         self.updates_done = checkpoints.checkpoint_updates(resume_from) if resume_from else 0
@@ -118,7 +118,7 @@ class Loop:
             self._save_at(self.updates_done)
 
     def _train_on_play(self, step: int, online: OnlineSettings) -> bool:
-        """Play, credit, train, evaluate: one online step, one row. Returns whether to go on."""
+        """Play, credit, train, evaluate: one online step, one row. Returns whether to continue."""
         began = time.perf_counter()
         samples = self.source.next(step, self.policy, self.algorithm)
         played = time.perf_counter()
@@ -155,7 +155,7 @@ class Loop:
         return goes_on
 
     def _data_of_files(self) -> StepData:
-        """Return the samples of files with their reference log-probabilities, and all updates."""
+        """Return the samples from files with their reference log-probabilities, and all updates."""
         settings, output = self.settings, self.job.output
         assert isinstance(settings, OfflineSettings)
         samples = self.source.next(1, self.policy, self.algorithm)
@@ -184,10 +184,10 @@ class Loop:
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.job.roles)
         unreadable = len(samples) - len(encoded)
         trains = any(sample.reward for sample in encoded) or needs.entropy
-        # A policy's KL to itself has no gradient but rounding errors, which AdamW would turn into full steps.
+        # The gradient of a policy's KL to itself is only rounding error, which AdamW would turn into full steps.
         has_kl = policy.reference is not None and (trains or not policy.reference.equals_policy())
         trains = trains or (needs.reference and has_kl)
-        # Where others train, a sample without an advantage counts only for the KL term and the entropy bonus.
+        # If others train, a sample without an advantage matters only for the KL term and the entropy bonus.
         keeps_all = ever.reference or ever.entropy or not trains
         encoded = [sample for sample in encoded if sample.weight and (sample.reward or keeps_all)]
         self.samples_seen += len(encoded) if trains else 0
@@ -227,7 +227,7 @@ class Loop:
 
     @torch.no_grad()
     def _measure(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> None:
-        """Add the metrics of an update that would change nothing."""
+        """Add the metrics of an update that would not change the weights."""
         totals = made.data.totals(update)
         for batch in made.data.batches(update):
             self._loss(to_device(batch, self.accelerator.device), made, totals, step, metrics)
@@ -254,7 +254,7 @@ class Loop:
         )
         loss, found = self.algorithm.loss(tokens)
         weight = tokens.weight[tokens.sample]
-        # Online, a weight counts equal samples; in a file of games it is a factor of the loss.
+        # Online, a weight counts merged duplicates; offline it is a factor of the loss.
         trained = weight if self.online is not None else tokens.group[tokens.sample] != FILLER
         metrics.add(loss, found, trained.sum())
         if "played_logprob" in batch:

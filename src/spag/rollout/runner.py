@@ -1,8 +1,8 @@
 """The runner: many games in flight over the engines of their players.
 
 Each game is a small state machine that always waits for one utterance. The loop requests the next utterance of every
-game, applies completions in whatever order they come back, and starts a new game when one ends. A game's draws depend
-only on its own seed, not on concurrent games.
+game, applies completions in whatever order they arrive, and starts a new game when one ends. A game's random draws
+depend only on its own seed, not on concurrent games.
 """
 
 from collections import Counter
@@ -26,9 +26,9 @@ from spag.storage.episodes import MAX_UTTERANCE
 
 @dataclass(frozen=True, slots=True)
 class GameSpec:
-    """A game to play. ``id`` is unique within a file of episodes; ``seed`` determines every draw.
+    """A game to play. ``id`` is unique within a file of episodes; ``seed`` determines every random draw.
 
-    ``opponent_seed`` determines the learner's opponent and role; ``None``: ``seed`` does.
+    ``opponent_seed`` determines the learner's opponent and role; if ``None``, ``seed`` does.
     """
 
     id: str
@@ -94,9 +94,9 @@ def next_request(id: str, game: Game, state: State, attempt: int, sampling: Samp
 
 
 def without_thought(completion: Completion, sampling: SamplingConfig) -> Completion:
-    """Return a completion with only speech in ``text``, without white space around it, unless ``sampling`` is that of
-    the published code; its ``thought`` is separate if ``sampling`` allows thoughts. A text longer than files allow is
-    cut; its tokens, which are trained, stay.
+    """Return a completion with only the speech in ``text``, stripped of white space unless ``sampling.published``, and
+    the ``thought`` separate if ``sampling`` allows thoughts. A text longer than files allow is cut; its tokens, which
+    are trained, stay.
     """
     text, thought, reason = completion.text, None, completion.finish_reason
     if sampling.thinks:
@@ -109,10 +109,10 @@ def without_thought(completion: Completion, sampling: SamplingConfig) -> Complet
 
 
 def utterance_of(completion: Completion, request: Request, state: State, attempt: int) -> Utterance | None:
-    """Return the utterance of a completion of ``request``, made at ``state``; ``None`` if it is empty and to be sampled
-    again. A cut thought stands, and so does the reply to a prompt that is too long: the game's rules say what follows.
+    """Return the utterance in the completion of ``request``, made at ``state``; ``None`` if it is empty and must be
+    resampled. A cut thought and the reply to an overlong prompt stay empty: the game's rules decide what follows.
 
-    Raises ``RequestError`` if already the first prompt of a role leaves no room: model and game do not fit.
+    Raises ``RequestError`` if a role's first prompt already leaves no room: the context is too short for the game.
     """
     assert request.observation is not None
     role, sampling = request.observation.role, request.sampling
@@ -139,7 +139,7 @@ def utterance_of(completion: Completion, request: Request, state: State, attempt
 
 @dataclass(slots=True)
 class _Running:
-    """A game in flight. It waits for ``player``, whose engine has the ``request``."""
+    """A game in flight, waiting for ``player``, whose engine has the ``request``."""
 
     spec: GameSpec
     state: State
@@ -168,7 +168,7 @@ class Runner:
         return self._in_flight - len(self.running)
 
     def start(self, spec: GameSpec, players: Mapping[str, Player]) -> None:
-        """Begin a game between ``players``, by role."""
+        """Start a game between ``players``, by role."""
         if spec.id in self.running:
             raise ValueError(f"two games with the id {spec.id!r}")
         self.running[spec.id] = running = _Running(spec, self.game.start(spec.task, spec.seed), players)
@@ -176,7 +176,7 @@ class Runner:
         self._submit(running)
 
     def poll(self) -> list[Episode]:
-        """Return the games that have ended since. If there are some, an engine's error waits for the next call."""
+        """Return the games that ended since the last call. If there are any, an engine's error waits for the next."""
         if self._error is not None:
             raise self._error
         ended = list[Episode]()
@@ -255,7 +255,7 @@ def play(
     """Yield episodes of ``game`` (by default Adversarial Taboo) as they finish, in no particular order.
 
     ``in_flight`` games run at once; by default as many as the engines can process together. An empty sampled utterance
-    is sampled again up to twice; after that it stays empty, and the game goes on. If you stop before the end, close the
+    is resampled up to twice; after that it stays empty, and the game continues. If you stop before the end, close the
     engines: they may hold replies for the games that were in flight.
     """
     games, most = ((spec, players) for spec in specs), in_flight or total_concurrency(players)
@@ -266,7 +266,7 @@ def play(
 def play_together(
     game: Game, games: Iterable[tuple[GameSpec, Mapping[str, Player]]], stats: PlayStats, in_flight: int
 ) -> Iterator[list[Episode]]:
-    """Like ``play``, for games with players of their own; yields lists of games that end at the same time."""
+    """Like ``play``, for games that each have their own players; yields lists of games that end at the same time."""
     runner, queue = Runner(game, stats, in_flight), iter(games)
     while True:
         for spec, players in islice(queue, runner.capacity):
