@@ -294,7 +294,7 @@ def test_temporary_trouble_is_retried_until_it_ends_or_is_too_much(
     if is_late:
         monkeypatch.setattr(client, "asyncio", SimpleNamespace(timeout=ClockOf(server)))
     engine.submit(ask())
-    with pytest.raises(EngineError, match=r"127\.0\.0\.1.*model tiny.*after 1 retries"):
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1.*model tiny.*after 2 attempts"):
         engine.poll()
     assert len(server.calls) == 2
 
@@ -337,7 +337,7 @@ def test_other_trouble_uses_up_retries_whatever_the_progress(start: Open) -> Non
         concurrency=2,
     )
     engine.submit(ask("bad", "bad"))
-    with pytest.raises(EngineError, match=r"HTTP 500: oops \(after 3 retries\)"):
+    with pytest.raises(EngineError, match=r"HTTP 500: oops \(after 4 attempts\)"):
         for number in range(300):
             engine.submit(ask(str(number), "good"))
             engine.poll()
@@ -481,7 +481,7 @@ def test_what_is_tried_again_is_told_meanwhile(
     """
     engine, server = start(answers(bad), max_retries=2)
     engine.submit(ask())
-    with pytest.raises(EngineError, match="after 2 retries"):
+    with pytest.raises(EngineError, match="after 3 attempts"):
         engine.poll()
     [line] = [record.getMessage() for record in caplog.records if record.name == "spag.engines.openai.client"]
     assert line.startswith(f"{server.base_url}: {what}") and line.endswith("; trying again (1 of 2)")
@@ -499,7 +499,7 @@ def test_an_endpoint_that_goes_away_is_tried_again(start: Open) -> None:
     collect(engine)
     server.__exit__(None, None, None)
     engine.submit(ask("b"))
-    with pytest.raises(EngineError, match=r"no connection: .*\(after 2 retries\); check OPENAI_BASE_URL"):
+    with pytest.raises(EngineError, match=r"no connection: .*\(after 3 attempts\); check OPENAI_BASE_URL"):
         engine.poll()
 
 

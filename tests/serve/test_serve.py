@@ -384,7 +384,7 @@ def test_a_token_is_asked_for_on_any_other_address(model_folder: Path) -> None:
 
 
 def test_a_model_that_fails_says_so_and_is_reopened(model_folder: Path) -> None:
-    left = [EngineError("out of memory with 1 utterances in flight; lower engine.concurrency")]
+    left = [EngineError("out of memory with 1 utterance in flight; lower engine.concurrency")]
 
     def reply(request: Request) -> str:
         if left:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spag.cli.options import complete_config, config_argument, json_option, print_json, read_config, task_options
-from spag.core.visible import visible_text
+from spag.core.visible import counted, visible_text
 
 if TYPE_CHECKING:
     from spag.planning.plan import Planner
@@ -66,10 +66,10 @@ def _print(planner: "Planner", hours: float, notes: dict[str, str]) -> None:
     where = device.name if device.is_cpu else f"{planner.devices} x {device.name}"
     click.echo(visible_text(f"{shape.name} ({shape.parameters:,} parameters) on {where}"))
     tokens = sum(stage.tokens * stage.times for stage in planner.stages)
-    rows = [
-        (one.name, str(one.times), f"{one.count:,} {one.unit}", f"{one.tokens / 1e6:,.2f} M", f"{one.hours:.2f}")
-        for one in planner.stages
-    ]
+    rows = []
+    for one in planner.stages:
+        each = counted(one.count, one.unit.removesuffix("s"))
+        rows.append((one.name, str(one.times), each, f"{one.tokens / 1e6:,.2f} M", f"{one.hours:.2f}"))
     rows.append(("total", "", "", f"{tokens / 1e6:,.2f} M", f"{hours:.2f}"))
     print_table(Table("", ("stage", "times", "each", "tokens", "hours"), tuple(rows), last_is_total=True))
     for stage in planner.stages:

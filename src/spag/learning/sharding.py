@@ -197,5 +197,5 @@ def check_resumable(folder: Path, parallel: str, processes: int) -> None:
         return
     by = "without DeepSpeed; resume without"
     if saved:
-        by = f"by DeepSpeed with {saved} processes; resume with parallel=deepspeed and {saved}"
+        by = f"by DeepSpeed; resume with parallel=deepspeed and processes={saved}"
     raise RunError(f"{folder} was saved {by}, or delete {folder.parent} to start over")

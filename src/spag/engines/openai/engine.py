@@ -19,6 +19,7 @@ from anyio.from_thread import start_blocking_portal
 
 from spag.core.errors import ConfigError, EngineError
 from spag.core.thinking import CLOSE, OPEN, split_thought
+from spag.core.visible import counted
 from spag.engines.base import Completion, Engine, FinishReason, Request, text_before_stop
 from spag.engines.openai.client import attempt_limits, open_client
 
@@ -163,7 +164,7 @@ class OpenAIEngine(Engine):
         line = " ".join(f"{str(self._client.base_url).rstrip('/')}, model {self._model}: {what}".split())
         line = line if len(line) <= MAX_MESSAGE_CHARS else line[:MAX_MESSAGE_CHARS] + "..."
         retries = _retries_taken(error) if isinstance(error, openai.APIError) else 0
-        return line + f" (after {retries} retries)" * (retries > 0) + fix
+        return line + f" (after {counted(retries + 1, 'attempt')})" * (retries > 0) + fix
 
 
 def _refusal(error: openai.OpenAIError | ValueError) -> FinishReason | None:

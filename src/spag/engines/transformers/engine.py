@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from spag.core.errors import EngineError, is_out_of_memory
 from spag.core.options import SamplingConfig
 from spag.core.thinking import CLOSE
+from spag.core.visible import counted
 from spag.engines.base import Completion, Engine, FinishReason, Request, check_shapes, token_limit
 from spag.engines.prompts import TokenizedRequest, tokenize
 from spag.engines.transformers.forward import SlotModel
@@ -105,7 +106,7 @@ class TransformersEngine(Engine):
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            what = f"out of memory with {len(self._active)} utterances in flight"
+            what = f"out of memory with {counted(len(self._active), 'utterance')} in flight"
             raise EngineError(f"{what}; lower engine.concurrency") from error
         self._woken = False
         return finished
