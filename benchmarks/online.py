@@ -41,7 +41,7 @@ from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.types import State, Utterance
 from spag.learning.job import TrainingJob
 from spag.learning.loop import Loop
-from spag.learning.metrics import Row
+from spag.learning.metrics import MetricsLog, Row
 from spag.learning.policy import TrainedPolicy
 from spag.learning.selfplay import SelfplaySource
 from spag.models.loading import load_model, load_tokenizer
@@ -133,7 +133,9 @@ class TimedSelfplay(SelfplaySource):
         return dict(self.described)
 
 
-def open_endless(work: Work, job: TrainingJob, policy: TrainedPolicy, step: int) -> TimedSelfplay:
+def open_endless(
+    work: Work, job: TrainingJob, policy: TrainedPolicy, log: MetricsLog | None, step: int
+) -> TimedSelfplay:
     """Open the self-play of games without a judge."""
     player = StepPlayer(
         folder=job.output,
@@ -145,7 +147,7 @@ def open_endless(work: Work, job: TrainingJob, policy: TrainedPolicy, step: int)
         rank=policy.accelerator.process_index,
         world_size=policy.accelerator.num_processes,
     )
-    return TimedSelfplay(player, step)
+    return TimedSelfplay(player, log, step)
 
 
 def train(work: Work, folder: Path) -> tuple[dict[str, float], list[dict[str, float]]]:

@@ -103,11 +103,11 @@ def test_a_resumed_run_watches_on_from_its_step(tmp_path: Path) -> None:
 
     def watch(last: int, *more: int) -> list[int]:
         """Resume after step ``last``, take further steps, and return the steps at which signs have changed by now."""
-        kept = [json.dumps(row) + "\n" for row in rows[:last]]
-        (tmp_path / "metrics.jsonl").write_text("".join(kept))  # as MetricsLog leaves it
-        watched = CollapseWatch(tmp_path, last)
+        logged = rows[:last]
+        watched = CollapseWatch(tmp_path, logged, last)
         for step in more:
             watched.look(rows[step - 1])
+            logged.append(rows[step - 1])
         return [json.loads(line)["step"] for line in (tmp_path / "warnings.jsonl").read_text().splitlines()]
 
     assert watch(0, *range(1, 13)) == [11]  # the mean of 8 to 11 is 0.675, of 7 to 10 it is 0.45

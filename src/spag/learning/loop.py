@@ -39,7 +39,7 @@ from spag.models.tokens import PromptStyle
 from spag.storage.machine import trim_heap
 from spag.storage.store import write_rows
 
-OpenSource = Callable[[TrainingJob, TrainedPolicy, int], Source]
+OpenSource = Callable[[TrainingJob, TrainedPolicy, MetricsLog | None, int], Source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Loop:
         self.metrics = MetricsLog(job.output / "metrics.jsonl", rows_done) if self.is_first else None
         report_to = job.report_to if self.is_first else ()
         self.trackers = Trackers(report_to, job.output / "tensorboard", job.output.name, rows_done)
-        with self.open_source(job, self.policy, rows_done) as self.source:
+        with self.open_source(job, self.policy, self.metrics, rows_done) as self.source:
             if self.online is None:
                 self._train_on_files(resume_from)
             else:

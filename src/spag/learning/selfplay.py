@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 
 
 class SelfplaySource(Source):
-    """The games of online steps. ``player`` opens the engines that play. The first process writes."""
+    """The games of online steps. ``player`` opens the engines that play. The first process writes, and has the log."""
 
-    def __init__(self, player: StepPlayer, step: int) -> None:
+    def __init__(self, player: StepPlayer, log: MetricsLog | None, step: int) -> None:
         settings = player.settings
         self.player, self.settings, self.seed = player, settings, player.seed
         self.folder, self.is_first = player.folder, player.rank == 0
@@ -62,7 +62,7 @@ class SelfplaySource(Source):
         self.evaluations = MetricsLog(self.folder / "evaluations.jsonl", step) if self.is_first else None
         records = self.is_first and settings.opponents.keys() != {SELF}
         self.opponents = MetricsLog(self.folder / "opponents.jsonl", step) if records else None
-        self.watch = CollapseWatch(self.folder, step) if self.is_first else None
+        self.watch = CollapseWatch(self.folder, log.rows, step) if log else None
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         device = (torch.cuda.set_device, (torch.cuda.current_device(),)) if on_gpu else ()  # a thread begins with GPU 0
         self._thread = ThreadPoolExecutor(1, "spag-play", *device)

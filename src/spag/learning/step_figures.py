@@ -85,17 +85,16 @@ def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]
 
 
 class CollapseWatch:
-    """Collapse warnings after each step, and their record. Rows after the step to resume from are dropped."""
+    """Collapse warnings after each step, and their record. ``rows``: the log of ``step`` steps, which grows on."""
 
-    def __init__(self, folder: Path, step: int) -> None:
-        self.rows: list[Row] = MetricsLog(folder / "metrics.jsonl", step).rows
+    def __init__(self, folder: Path, rows: Sequence[Row], step: int) -> None:
+        self.rows = rows
         self.log = MetricsLog(folder / "warnings.jsonl", step)
-        self.found = collapse_warnings(self.rows)
+        self.found = collapse_warnings(rows)
 
     def look(self, row: Row) -> Mapping[str, str]:
-        """Add the row of a step and return the warnings after it."""
-        before, self.rows = self.found.keys(), [*self.rows, row]
-        self.found = collapse_warnings(self.rows)
+        """Return the warnings after the step of ``row``, which is not in the log yet."""
+        before, self.found = self.found.keys(), collapse_warnings([*self.rows, row])
         if self.found.keys() != before:
             self.log.append({"step": row["step"], "warnings": self.found})
         return self.found

@@ -26,7 +26,7 @@ from spag.algorithms.settings import OfflineSettings
 from spag.core.errors import RunError, SpagError, StorageError, first_line, is_out_of_memory
 from spag.learning.job import TrainingJob
 from spag.learning.loop import Loop
-from spag.learning.metrics import OnProgress, TrainProgress
+from spag.learning.metrics import MetricsLog, OnProgress, TrainProgress
 from spag.learning.policy import TrainedPolicy
 from spag.learning.selfplay import SelfplaySource
 from spag.learning.sources import FileSource, Source
@@ -56,8 +56,8 @@ def run_job(job: TrainingJob, progress: OnProgress | None = None) -> dict[str, A
             free_objects()  # wrapped models and optimisers refer to each other
 
 
-def open_source(job: TrainingJob, policy: TrainedPolicy, step: int) -> Source:
-    """Open the source of games or samples. ``step``: the steps done. Every process must call it."""
+def open_source(job: TrainingJob, policy: TrainedPolicy, log: MetricsLog | None, step: int) -> Source:
+    """Open the source of games or samples. ``log``: of the ``step`` steps done. Every process must call it."""
     settings = job.settings
     if isinstance(settings, OfflineSettings):
         return FileSource(job, settings)
@@ -76,7 +76,7 @@ def open_source(job: TrainingJob, policy: TrainedPolicy, step: int) -> Source:
         rank=policy.accelerator.process_index,
         world_size=policy.accelerator.num_processes,
     )
-    return SelfplaySource(player, step)
+    return SelfplaySource(player, log, step)
 
 
 @contextmanager
