@@ -44,14 +44,10 @@ OpenSource = Callable[[TrainingJob, TrainedPolicy, MetricsLog | None, int], Sour
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """A step's samples as tokens, its updates, and how many samples were skipped (``unreadable``).
-
-    If not ``trains``, the loss has no gradient, and the samples only serve the metrics.
-    """
+    """A step's samples as tokens, and its updates. If not ``trains``, the loss has no gradient and is only measured."""
 
     data: TrainingData
     updates: Sequence[Update]
-    unreadable: int = 0
     trains: bool = True
 
 
@@ -137,8 +133,7 @@ class Loop:
         means = metrics.take(self.accelerator, f"step {step}")
         trained = means["tokens"] if made.trains else 0.0
         means = {**means, "loss": means["loss"] / online.updates, "tokens": trained / online.updates}
-        counts = {"samples": len(samples), "unknown_token_samples": made.unreadable}
-        row = {"step": step, **counts, **means, **self.algorithm.summary(), **row, **seconds}
+        row = {"step": step, "samples": len(samples), **means, **self.algorithm.summary(), **row, **seconds}
         row["tokens_per_second"] = row["tokens"] * online.updates / max(seconds["train_s"], 1e-9)
         if self.policy.average is not None:
             self.policy.average.move(1.0 if step == 1 else 1.0 - online.average_decay)
@@ -182,7 +177,6 @@ class Loop:
         policy = self.policy
         needs, ever = needs_at(self.algorithm, step), self.algorithm.needs
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.job.roles)
-        unreadable = len(samples) - len(encoded)
         trains = any(sample.reward for sample in encoded) or needs.entropy
         # The gradient of a policy's KL to itself is only rounding error, which AdamW would turn into full steps.
         has_kl = policy.reference is not None and (trains or not policy.reference.equals_policy())
@@ -201,7 +195,7 @@ class Loop:
         left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
         passes: dict[str, Any] = {"epochs": online.epochs, "minibatches": online.minibatches} if trains else {}
         plan = online_updates(data.samples, seed=f"{self.job.seed}-{step}", left_out=left_out, **passes)
-        return StepData(data, [update for update in plan if update.samples], unreadable, trains)
+        return StepData(data, [update for update in plan if update.samples], trains)
 
     def _data(self, encoded: Sequence[EncodedSample], groups: Sequence[str]) -> TrainingData:
         processes = {"rank": self.accelerator.process_index, "world_size": self.accelerator.num_processes}

@@ -182,17 +182,16 @@ def encode_sampled(
 ) -> list[EncodedSample]:
     """Return an online step's samples exactly as the engine saw and sampled them; ``group`` is 2 + the role's index.
 
-    Leaves out samples with a token that the tokenizer does not know: vocabularies are padded, so a model can sample
-    tokens that cannot be decoded. Raises ``DataError`` for a sample without log-probabilities.
+    Raises ``DataError`` for a sample that no engine made: without log-probabilities, or with an unknown token.
     """
     encoded, known = [], token_count(tokenizer)
     encoded_prompt = cache(partial(encode_prompt, tokenizer, style=style))
     for sample in samples:
         ids = sample.completion_ids or ()
+        place = f"game {sample.episode_id!r}, turn {sample.turn}"
         if min(ids, default=0) < 0 or max(ids, default=0) >= known:
-            continue
+            raise DataError(f"{place}: it has tokens of another tokenizer; online training needs its own games")
         if sample.logprobs is None or len(sample.logprobs) != len(ids):
-            place = f"game {sample.episode_id!r}, turn {sample.turn}"
             raise DataError(f"{place}: it has no log-probabilities; online training needs a local engine")
         prompt = list(sample.prompt_ids or encoded_prompt(sample.prompt, thinking=sample.thinking))
         encoded.append(
