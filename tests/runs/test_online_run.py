@@ -52,14 +52,9 @@ AHEAD = ("reinforce.warmup_ratio=0", "reinforce.evaluate_every=null")
 
 
 @pytest.fixture(scope="module")
-def model(model_folder: Path) -> Path:
-    return model_folder
-
-
-@pytest.fixture(scope="module")
-def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("online") / "run"
-    run_here(config_for(model), folder)
+    run_here(config_for(model_folder), folder)
     return folder
 
 
@@ -106,31 +101,31 @@ def test_a_run_leaves_games_figures_and_a_model(finished: Path) -> None:
     assert load_model(str(finished / PHASE / "checkpoint"), dtype="float32").num_parameters() > 0
 
 
-def test_evaluations_against_names_that_differ_in_punctuation_are_apart(model: Path, tmp_path: Path) -> None:
+def test_evaluations_against_names_that_differ_in_punctuation_are_apart(model_folder: Path, tmp_path: Path) -> None:
     """Their games are in one file."""
     deep = tmp_path / ("x" * 200) / "y"  # a file's name may have 255 bytes
     one, other = deep / "a-b", deep / "a" / "b"
     for folder in (one, other):
-        shutil.copytree(model, folder)
+        shutil.copytree(model_folder, folder)
     options = f'reinforce.evaluation_opponents=["{one}", "{other}"]', "reinforce.steps=1", "reinforce.save_steps=5"
-    train_here(config_for(model, *options), tmp_path / "run")
+    train_here(config_for(model_folder, *options), tmp_path / "run")
     assert len(list((tmp_path / "run" / PHASE / "evaluations").iterdir())) == 1
     for row in rows(tmp_path / "run" / PHASE / "evaluations.jsonl"):
         assert [role["games"] for role in row["roles"]] == [3, 3]
         assert [pair["players"] for pair in row["pair"]] == [["policy", row["opponent"]]]
 
 
-def test_a_second_call_does_nothing(finished: Path, model: Path) -> None:
+def test_a_second_call_does_nothing(finished: Path, model_folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (finished / PHASE).rglob("*") if path.is_file()}
-    run_here(config_for(model), finished)
+    run_here(config_for(model_folder), finished)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) -> None:
+def test_an_update_is_adamw_on_the_sum_over_tokens(model_folder: Path, tmp_path: Path) -> None:
     """One step, without micro-batches, packing, merging or the chunked head: the same weights."""
     train_here(
         config_for(
-            model,
+            model_folder,
             "reinforce.steps=1",
             "reinforce.snapshot_every=5",
             "reinforce.warmup_ratio=0",
@@ -139,7 +134,7 @@ def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) 
         ),
         tmp_path / "run",
     )
-    policy, tokenizer = load_model(str(model), dtype="float32", device="cpu"), load_tokenizer(str(model))
+    policy, tokenizer = load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))
     games = {game.id: game for game in read_episodes(tmp_path / "run" / PHASE / "episodes" / "step-00001.jsonl")}
     specs = step_specs([(KuhnPoker(), 1.0)], 12, 1, 0)
     samples = Reinforce(ReinforceSettings(baseline_decay=1)).credit(
@@ -152,7 +147,7 @@ def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) 
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
     optimizer.step()
-    start = load_model(str(model), dtype="float32", device="cpu").state_dict()
+    start = load_model(str(model_folder), dtype="float32", device="cpu").state_dict()
     moved, expected = (
         torch.cat([(after[name] - start[name]).flatten() for name in weights_of(tmp_path / "run")])
         for after in (weights_of(tmp_path / "run"), policy.state_dict())
@@ -178,8 +173,8 @@ class Interrupt(SilentReporter):
             raise KeyboardInterrupt
 
 
-def test_a_resumed_run_counts_the_samples_of_all_steps(model: Path, finished: Path, tmp_path: Path) -> None:
-    config = config_for(model, "reinforce.evaluate_every=null")
+def test_a_resumed_run_counts_the_samples_of_all_steps(model_folder: Path, finished: Path, tmp_path: Path) -> None:
+    config = config_for(model_folder, "reinforce.evaluate_every=null")
     with pytest.raises(KeyboardInterrupt):
         train_here(config, tmp_path, Interrupt())
     assert [path.name for path in (tmp_path / PHASE / "state").glob("checkpoint-*")] == ["checkpoint-2"]
@@ -190,9 +185,9 @@ def test_a_resumed_run_counts_the_samples_of_all_steps(model: Path, finished: Pa
     assert RunFolder(tmp_path).results(f"{PHASE}/train")["completion_tokens"] == sum(said)
 
 
-def test_an_evaluation_is_announced(model: Path, tmp_path: Path) -> None:
+def test_an_evaluation_is_announced(model_folder: Path, tmp_path: Path) -> None:
     watcher = Watcher()
-    train_here(config_for(model, "reinforce.steps=2", "reinforce.evaluate_every=2"), tmp_path, watcher)
+    train_here(config_for(model_folder, "reinforce.steps=2", "reinforce.evaluate_every=2"), tmp_path, watcher)
     shown = [(done, "evaluating step 2" in detail) for done, detail in watcher.shown if "samples/s" in detail]
     assert shown == [(1, False), (1, True), (2, False)]
 
@@ -202,11 +197,11 @@ def trained_samples(folder: Path) -> int:
 
 
 @pytest.mark.long
-def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_run_survives_being_killed_anywhere(model_folder: Path, finished: Path, tmp_path: Path) -> None:
     """kill -9 in play, between play and training, in training and in saving: games, weights and baselines are those of
     no kill.
     """
-    config, killed = config_for(model), tmp_path / "killed"
+    config, killed = config_for(model_folder), tmp_path / "killed"
     assert all(run_until(moment, config, killed, run_here) for moment in MOMENTS)
     run_here(config, killed)
     assert_same_weights(killed, finished)
@@ -249,7 +244,7 @@ def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
     ids=["weights", "adapter"],
 )
 def test_two_processes_do_what_one_does(
-    model: Path, tmp_path: Path, options: tuple[str, ...], launched: bool, request: pytest.FixtureRequest
+    model_folder: Path, tmp_path: Path, options: tuple[str, ...], launched: bool, request: pytest.FixtureRequest
 ) -> None:
     """Each plays and trains its share; the model is that of one process. Replicas: test_per_role.py."""
     some = [
@@ -262,11 +257,13 @@ def test_two_processes_do_what_one_does(
         "reinforce.save_steps=2",
         *options,
     ]
-    alone, together = config_for(model, *some), config_for(model, *some, "reinforce.parallel=fsdp")
+    alone, together = config_for(model_folder, *some), config_for(model_folder, *some, "reinforce.parallel=fsdp")
     if launched:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("spag.learning.processes.WORKER", request.getfixturevalue("training_command"))
-            train_here(config_for(model, *some, "reinforce.parallel=fsdp", "reinforce.processes=2"), tmp_path / "two")
+            train_here(
+                config_for(model_folder, *some, "reinforce.parallel=fsdp", "reinforce.processes=2"), tmp_path / "two"
+            )
         train_here(alone, tmp_path / "one")
     else:
         train_in_pair(together, tmp_path / "two")
@@ -278,8 +275,8 @@ def test_two_processes_do_what_one_does(
         assert (len(one), len(two)) == (6, 6)
 
 
-def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_path: Path) -> None:
-    train_here(config_for(model, *AHEAD, "reinforce.overlap=1"), tmp_path / "ahead")
+def test_playing_ahead_lags_one_update_behind(model_folder: Path, finished: Path, tmp_path: Path) -> None:
+    train_here(config_for(model_folder, *AHEAD, "reinforce.overlap=1"), tmp_path / "ahead")
     played = [by(tmp_path / "ahead", step) for step in range(1, 5)]
     assert played == ["step 0", "step 0", "step 1", "step 2"]
     assert [by(finished, step) for step in range(1, 5)] == ["step 0", "step 1", "step 2", "step 3"]
@@ -292,7 +289,7 @@ def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_p
 
 
 def test_an_interruption_does_not_wait_for_the_steps_ahead(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     players: list[StepPlayer] = []
     enter = SelfplaySource.__enter__
@@ -315,19 +312,19 @@ def test_an_interruption_does_not_wait_for_the_steps_ahead(
     monkeypatch.setattr(SelfplaySource, "__enter__", note)
     monkeypatch.setattr("spag.learning.loop.Loop._record", interrupt)  # step 1 is trained, step 2 is being played
     with pytest.raises(KeyboardInterrupt):
-        train_here(config_for(model, *AHEAD, "reinforce.overlap=1", "engine.concurrency=1"), tmp_path)
+        train_here(config_for(model_folder, *AHEAD, "reinforce.overlap=1", "engine.concurrency=1"), tmp_path)
     assert len(list(read_episodes(tmp_path / PHASE / "episodes" / "step-00002.jsonl"))) < 12
 
 
-def test_games_are_never_older_than_the_bound(model: Path, tmp_path: Path) -> None:
+def test_games_are_never_older_than_the_bound(model_folder: Path, tmp_path: Path) -> None:
     """Two steps ahead, they are played by copies of earlier weights, although newer ones were trained before that."""
     options = "reinforce.games=4", "reinforce.overlap=2", "reinforce.steps=5"
-    play_slowly(config_for(model, *AHEAD, *options), tmp_path, (4, 1))
+    play_slowly(config_for(model_folder, *AHEAD, *options), tmp_path, (4, 1))
     assert [by(tmp_path, step) for step in range(1, 6)] == ["step 0", "step 0", "step 0", "step 1", "step 2"]
     assert [row["staleness"] for row in rows(tmp_path / PHASE / "metrics.jsonl")] == [0, 1, 2, 2, 2]
     for weights in (1, 2, 3):
         policy = load_model(str(tmp_path / PHASE / "snapshots" / f"step-{weights:05d}"), dtype="float32", device="cpu")
-        off = furthest(policy, load_tokenizer(str(model)), tmp_path / PHASE / "episodes" / "step-00004.jsonl")
+        off = furthest(policy, load_tokenizer(str(model_folder)), tmp_path / PHASE / "episodes" / "step-00004.jsonl")
         assert (off < 1e-4) == (weights == 1), "the record of who played is wrong"
 
 
@@ -358,10 +355,10 @@ def play_slowly(config: RunConfig, folder: Path, slow: tuple[int, int]) -> None:
 
 
 @pytest.mark.long
-def test_a_run_that_plays_ahead_resumes_exactly(model: Path, tmp_path: Path) -> None:
+def test_a_run_that_plays_ahead_resumes_exactly(model_folder: Path, tmp_path: Path) -> None:
     """A checkpoint waits for the games that are played ahead: a run that resumes from it has newer weights only."""
     played_by, steps = [0, 0, 0, 1, 2], range(1, 6)
-    config = config_for(model, *AHEAD, "reinforce.overlap=2", f"reinforce.steps={len(steps)}")
+    config = config_for(model_folder, *AHEAD, "reinforce.overlap=2", f"reinforce.steps={len(steps)}")
     complete = tmp_path / "killed" / PHASE / "state" / "checkpoint-2" / "complete"
     process = forked.start(forked.held, complete, 0, play_slowly, config, tmp_path / "killed", (4, 1))
     while not complete.exists():
@@ -388,10 +385,10 @@ def by(folder: Path, step: int) -> str:
     return described
 
 
-def test_frozen_opponents_are_not_trained(model: Path, tmp_path: Path) -> None:
+def test_frozen_opponents_are_not_trained(model_folder: Path, tmp_path: Path) -> None:
     opponents = 'reinforce.opponents={"snapshot": 1, "bot:equilibrium": 1}'
     train_here(
-        config_for(model, opponents, "reinforce.steps=3", 'reinforce.evaluation_opponents=["bot:random"]'),
+        config_for(model_folder, opponents, "reinforce.steps=3", 'reinforce.evaluation_opponents=["bot:random"]'),
         tmp_path / "run",
     )
     games = list(read_episodes(tmp_path / "run" / PHASE / "episodes" / "step-00003.jsonl"))
@@ -412,9 +409,9 @@ def roles_of(game: Episode, name: str) -> set[str]:
     return {role for role, info in game.players.items() if info.model == name}
 
 
-def test_games_are_mixed_by_weight_with_baselines_of_their_own(model: Path, tmp_path: Path) -> None:
+def test_games_are_mixed_by_weight_with_baselines_of_their_own(model_folder: Path, tmp_path: Path) -> None:
     mix = "reinforce.mix=[{name: kuhn_poker, weight: 2}, {name: tic_tac_toe}]"
-    train_here(config_for(model, mix, "reinforce.steps=2", "reinforce.evaluate_every=null"), tmp_path / "run")
+    train_here(config_for(model_folder, mix, "reinforce.steps=2", "reinforce.evaluate_every=null"), tmp_path / "run")
     row = rows(tmp_path / "run" / PHASE / "metrics.jsonl")[-1]
     assert (row["kuhn_poker/games"], row["tic_tac_toe/games"]) == (8, 4)
     baselines = {name for name in row if name.endswith("/baseline")}
@@ -422,9 +419,9 @@ def test_games_are_mixed_by_weight_with_baselines_of_their_own(model: Path, tmp_
     assert baselines == {f"{name}/baseline" for name in roles}
 
 
-def test_a_kl_term_that_begins_at_nothing_has_its_reference(model: Path, tmp_path: Path) -> None:
+def test_a_kl_term_that_begins_at_nothing_has_its_reference(model_folder: Path, tmp_path: Path) -> None:
     train_here(
-        config_for(model, "reinforce.kl_coef_end=0.5", "reinforce.steps=2", "reinforce.evaluate_every=null"),
+        config_for(model_folder, "reinforce.kl_coef_end=0.5", "reinforce.steps=2", "reinforce.evaluate_every=null"),
         tmp_path / "run",
     )
     assert rows(tmp_path / "run" / PHASE / "metrics.jsonl")[0]["kl"] == pytest.approx(0.0, abs=1e-5)  # rounding of -6
@@ -454,9 +451,9 @@ def test_every_task_is_played_before_any_is_played_again() -> None:
         ("reinforce.roles=king", "kuhn_poker has no role king"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(model: Path, option: str, message: str) -> None:
+def test_settings_that_do_not_fit_are_refused(model_folder: Path, option: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config_for(model, option)
+        config_for(model_folder, option)
 
 
 @pytest.mark.parametrize(
@@ -467,27 +464,27 @@ def test_settings_that_do_not_fit_are_refused(model: Path, option: str, message:
     ],
 )
 def test_a_length_that_would_cut_what_was_sampled_is_refused_first(
-    model: Path, tmp_path: Path, template: str, length: int, message: str
+    model_folder: Path, tmp_path: Path, template: str, length: int, message: str
 ) -> None:
     sampling = "sampling: {published: true, max_new_tokens: 100}"
     phases = f"phases=[{{algorithm: spag, template: {template}, {sampling}, max_length: {length}}}]"
     said = rf"phases\.0 \(spag\): max_length={length}: an utterance may have {message}"
     with pytest.raises(ConfigError, match=said):
-        run_here(config_for(model, phases, "arena.entrants=[base, spag-1]"), tmp_path / "run")
+        run_here(config_for(model_folder, phases, "arena.entrants=[base, spag-1]"), tmp_path / "run")
     assert not (tmp_path / "run" / "1-spag").exists()
 
 
-def test_what_a_late_step_would_find_wrong_is_refused_first(model: Path, tmp_path: Path) -> None:
+def test_what_a_late_step_would_find_wrong_is_refused_first(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"phases\.0\.evaluation_tasks \(kuhn_poker\): 1000 tasks asked for"):
-        run_here(config_for(model, "reinforce.evaluation_tasks=1000"), tmp_path / "run")
+        run_here(config_for(model_folder, "reinforce.evaluation_tasks=1000"), tmp_path / "run")
     mix = "reinforce.mix=[{name: kuhn_poker, weight: 30}, {name: nim}]"
     with pytest.raises(ConfigError, match="mix: weight 1 gives nim none of the 12 games of a step; raise the weight"):
-        run_here(config_for(model, mix), tmp_path / "run")
+        run_here(config_for(model_folder, mix), tmp_path / "run")
     mix = "reinforce.mix=[{name: kuhn_poker}, {name: nim, weight: 2}, {name: kuhn_poker}]"
     with pytest.raises(ConfigError, match="mix: kuhn_poker is named more than once; name each game once"):
-        run_here(config_for(model, mix), tmp_path / "run")
+        run_here(config_for(model_folder, mix), tmp_path / "run")
     with pytest.raises(ConfigError, match=r"matchmaking=results: in guess_my_city players win together"):
-        run_here(config_for(model, "reinforce.matchmaking=results", "game.name=guess_my_city"), tmp_path / "run")
+        run_here(config_for(model_folder, "reinforce.matchmaking=results", "game.name=guess_my_city"), tmp_path / "run")
     with pytest.raises(ConfigError, match="bot:nobody: kuhn_poker has no such bot"):
-        run_here(config_for(model, 'reinforce.opponents={"bot:nobody": 1}'), tmp_path / "run")
+        run_here(config_for(model_folder, 'reinforce.opponents={"bot:nobody": 1}'), tmp_path / "run")
     assert not (tmp_path / "run" / PHASE).exists()

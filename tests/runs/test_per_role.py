@@ -57,14 +57,9 @@ PER_ROLE = (
 
 
 @pytest.fixture(scope="module")
-def model(model_folder: Path) -> Path:
-    return model_folder
-
-
-@pytest.fixture(scope="module")
-def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("per-role") / "run"
-    run_here(config_for(model, *PER_ROLE), folder)
+    run_here(config_for(model_folder, *PER_ROLE), folder)
     return folder
 
 
@@ -108,7 +103,7 @@ def test_a_run_ends_with_an_adapter_for_each_role(finished: Path) -> None:
 
 
 def test_no_adapter_keeps_its_cache_while_the_policy_trains(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[list[int]] = []
     update = Loop._update
@@ -119,12 +114,12 @@ def test_no_adapter_keeps_its_cache_while_the_policy_trains(
         return update(loop, *rest)
 
     monkeypatch.setattr(Loop, "_update", note)
-    train_here(config_for(model, *PER_ROLE, "reinforce.steps=1", "reinforce.evaluate_every=null"), tmp_path)
+    train_here(config_for(model_folder, *PER_ROLE, "reinforce.steps=1", "reinforce.evaluate_every=null"), tmp_path)
     assert kept and not any(kept)
 
 
-def test_each_adapter_begins_as_the_lone_one_and_learns_alone(model: Path) -> None:
-    lora, config = LoraConfig(rank=4), ModelConfig(name=str(model), dtype="float32", device="cpu")
+def test_each_adapter_begins_as_the_lone_one_and_learns_alone(model_folder: Path) -> None:
+    lora, config = LoraConfig(rank=4), ModelConfig(name=str(model_folder), dtype="float32", device="cpu")
     accelerator = make_accelerator(config, UpdateSettings(lora=lora), seed=3)
     lone, both = (load(config, lora, accelerator, 3, roles) for roles in ({}, dict.fromkeys(ROLES, True)))
     own = dict(both.named_parameters())
@@ -150,9 +145,11 @@ def test_each_adapter_begins_as_the_lone_one_and_learns_alone(model: Path) -> No
             torch.testing.assert_close(found, weight.grad)
 
 
-def test_roles_that_are_not_trained_stay_as_they_are(model: Path, tmp_path: Path) -> None:
+def test_roles_that_are_not_trained_stay_as_they_are(model_folder: Path, tmp_path: Path) -> None:
     train_here(
-        config_for(model, *PER_ROLE, "reinforce.roles=player_1", "reinforce.steps=1", "reinforce.evaluate_every=null"),
+        config_for(
+            model_folder, *PER_ROLE, "reinforce.roles=player_1", "reinforce.steps=1", "reinforce.evaluate_every=null"
+        ),
         tmp_path,
     )
     before, after = adapters(tmp_path, "start"), adapters(tmp_path)
@@ -160,7 +157,7 @@ def test_roles_that_are_not_trained_stay_as_they_are(model: Path, tmp_path: Path
     assert any(not torch.equal(weight, after[NAMES[1]][key]) for key, weight in before[NAMES[1]].items())
 
 
-def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path) -> None:
+def test_an_update_is_that_of_each_roles_own_samples(model_folder: Path, tmp_path: Path) -> None:
     """One step, without micro-batches, packing, merging and shared weights: AdamW on the role's part of the sum over
     tokens. Without baselines, for all hands end alike and none would have an advantage.
     """
@@ -171,7 +168,7 @@ def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path
         "reinforce.baseline_decay=1",
         "reinforce.entropy_coef=0",
     ]
-    train_here(config_for(model, *PER_ROLE, *some), tmp_path)
+    train_here(config_for(model_folder, *PER_ROLE, *some), tmp_path)
     games = {game.id: game for game in read_episodes(tmp_path / PHASE / "episodes" / "step-00001.jsonl")}
     samples = samples_of([games[spec.id] for _, spec in step_specs([(KUHN, 1.0)], 12, 1, 0)])
     assert {sample.role for sample in samples} == set(ROLES)
@@ -197,15 +194,15 @@ def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_path: Path) -> None:
-    config, killed = config_for(model, *PER_ROLE), tmp_path / "killed"
+def test_a_run_survives_being_killed_anywhere(model_folder: Path, finished: Path, tmp_path: Path) -> None:
+    config, killed = config_for(model_folder, *PER_ROLE), tmp_path / "killed"
     assert all(run_until(moment, config, killed, run_here) for moment in MOMENTS[3:5])
     run_here(config, killed)
     assert_same(killed, finished)
 
 
 @pytest.mark.long
-def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
+def test_two_processes_do_what_one_does(model_folder: Path, tmp_path: Path) -> None:
     """Each plays and trains its share, with micro-batches of other roles at the same time; the adapters are those of
     one process.
     """
@@ -218,13 +215,13 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
         "reinforce.evaluate_every=null",
         "reinforce.save_steps=2",
     ]
-    train_in_pair(config_for(model, *some), tmp_path / "two")
-    run_job(job_of(config_for(model, *some), tmp_path / "one"))
+    train_in_pair(config_for(model_folder, *some), tmp_path / "two")
+    run_job(job_of(config_for(model_folder, *some), tmp_path / "one"))
     assert_same(tmp_path / "two", tmp_path / "one")
 
 
 @pytest.mark.long
-def test_games_are_mixed_ahead_and_against_frozen_policies(model: Path, tmp_path: Path) -> None:
+def test_games_are_mixed_ahead_and_against_frozen_policies(model_folder: Path, tmp_path: Path) -> None:
     opponents = 'reinforce.opponents={"start": 1, "snapshot": 1, "bot:random": 1}'
     mix = "reinforce.mix=[{name: kuhn_poker}, {name: nim}]"
     more = [
@@ -233,7 +230,9 @@ def test_games_are_mixed_ahead_and_against_frozen_policies(model: Path, tmp_path
         "reinforce.minibatches=2",
         "reinforce.steps=3",
     ]
-    run_here(config_for(model, *PER_ROLE, opponents, mix, *more, 'reinforce.evaluation_opponents=["start"]'), tmp_path)
+    run_here(
+        config_for(model_folder, *PER_ROLE, opponents, mix, *more, 'reinforce.evaluation_opponents=["start"]'), tmp_path
+    )
     assert len(adapters(tmp_path)) == 4
     met = {
         info.model
@@ -334,13 +333,13 @@ def test_adapters_play_the_game_of_a_phase_that_is_not_the_run_s(finished: Path,
     assert [game.game for game in read_episodes(tmp_path / "games.jsonl")] == ["kuhn_poker"]
 
 
-def test_what_cannot_work_is_refused(model: Path, finished: Path, tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused(model_folder: Path, finished: Path, tmp_path: Path) -> None:
     for algorithm in ("imitation", "spag"):
         with pytest.raises(ConfigError, match="per_role"):
-            config_for(model, f"phases=[{{algorithm: {algorithm}, lora: {{per_role: true}}}}]")
+            config_for(model_folder, f"phases=[{{algorithm: {algorithm}, lora: {{per_role: true}}}}]")
     with pytest.raises(ConfigError, match=r"parallel=fsdp with lora\.per_role"):
         run_here(
-            config_for(model, *PER_ROLE, "reinforce.parallel=fsdp", "reinforce.processes=2"),
+            config_for(model_folder, *PER_ROLE, "reinforce.parallel=fsdp", "reinforce.processes=2"),
             tmp_path / "fsdp",
         )
     checkpoint = finished / PHASE / "checkpoint"
@@ -352,9 +351,9 @@ def test_what_cannot_work_is_refused(model: Path, finished: Path, tmp_path: Path
         "reinforce.evaluation_opponents=[start]",
     )
     with pytest.raises(ConfigError, match="the arena plays kuhn_poker, and adapters are trained for tic_tac_toe"):
-        run_here(config_for(model, *PER_ROLE, *mixed), tmp_path / "other")
+        run_here(config_for(model_folder, *PER_ROLE, *mixed), tmp_path / "other")
     with pytest.raises(ModelError, match="has no adapter for tic_tac_toe/player_0, only for kuhn_poker/player_0, "):
         both = "reinforce.mix=[{name: kuhn_poker}, {name: tic_tac_toe}]"
         run_here(config_for(checkpoint, *PER_ROLE, *mixed, both), tmp_path / "roles")
     with pytest.raises(ModelError, match="are adapters of 2 base models"):
-        load_adapters({"a": str(checkpoint / NAMES[0]), "b": str(model)}, dtype="float32")
+        load_adapters({"a": str(checkpoint / NAMES[0]), "b": str(model_folder)}, dtype="float32")
