@@ -253,7 +253,9 @@ def test_changed_data_are_refused(tiny: ModelConfig, tmp_path: Path) -> None:
     data.write_text("".join([*lines[:4], '{"start": "a, b", "next": "c"}\n']))  # behind the limit: nothing changes
     evaluate_reasoning({"m": tiny}, settings, tmp_path / "out", SilentReporter())
     data.write_text("".join(reversed(lines)))
-    with pytest.raises(RunError, match="definition_and_data was"):
+    with pytest.raises(
+        RunError, match="begun before the definition or data of spag_counting changed; use a new run folder"
+    ):
         evaluate_reasoning({"m": tiny}, settings, tmp_path / "out", SilentReporter())
 
 

@@ -87,14 +87,14 @@ def test_another_model_under_the_same_name_is_noticed(
     go(folder, imitation, str(model))
     assert hashed == [weights] * 2  # before the run, to see what is due, and in it
     weights.write_bytes(b"new")
-    said = f"run: 1-imitation/train was begun with another model: {weights} changed since; use a new run folder, or "
+    said = f"run: 1-imitation/train was begun before {weights} changed; use a new run folder, or "
     with pytest.raises(RunError, match=re.escape(said)):
         go(folder, imitation, str(model))
     go(folder, imitation, str(model), force=True)
     go(folder, imitation, str(model))
     assert len(jobs) == 2
     (model / "model-2.safetensors").write_bytes(b"more")
-    with pytest.raises(RunError, match=r"another model: .*model-2\.safetensors changed since"):
+    with pytest.raises(RunError, match=r"begun before .*model-2\.safetensors changed"):
         go(folder, imitation, str(model))
     shutil.rmtree(model)  # as on another machine: nothing is due, so nothing is missing
     go(folder, imitation, str(model))
@@ -107,7 +107,7 @@ def test_a_run_that_did_not_record_its_models_files_is_left_alone(tmp_path: Path
     (model / "config.json").write_text("{}")
     go(folder, imitation, str(model))
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert list(manifest["stages"]["1-imitation/train"].pop("model")) == [f"{model}/config.json"]
+    assert list(manifest["stages"]["1-imitation/train"].pop("files")) == [f"{model}/config.json"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     (model / "config.json").write_text("{ }")
     go(folder, imitation, str(model))
@@ -180,13 +180,13 @@ def test_weights_replaced_under_the_name_of_another_player_are_noticed(
     play("bot:constant", rival)
     play("bot:constant", rival, other)
     (other / "model.safetensors").write_bytes(b"second")
-    with pytest.raises(RunError, match=r"arena was begun with another model: .*other/model.safetensors changed"):
+    with pytest.raises(RunError, match=r"arena was begun before .*other/model.safetensors changed"):
         play("bot:constant", rival, other)
     play("bot:constant", rival)
     shutil.rmtree(tmp_path / "run")
     play(rival, "bot:constant")
     (rival / "model.safetensors").write_bytes(b"second")
-    with pytest.raises(RunError, match=r"reinforce/train was begun with another model: .*rival/model.safetensors"):
+    with pytest.raises(RunError, match=r"reinforce/train was begun before .*rival/model.safetensors changed"):
         play(rival, "bot:constant")
 
 

@@ -4,7 +4,7 @@
 
     never begun                                   RUN
     given up by a forced run                      REDO
-    other settings or files of its model, or its
+    other settings or files that it reads, or its
     own files were replaced                       REFUSE; with force REDO
     its files are gone                            SKIP, and REFUSE for a later stage that needs them; with force REDO
     built on other results of an earlier stage    REDO; that stage was redone by force, and this one goes with it
@@ -45,14 +45,14 @@ MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
 Names = Sequence[str]
 Settings = Mapping[str, Any]
-Files = Mapping[str, Path] | None
+Files = Mapping[str, Path | str] | None
 
 
 class Record(TypedDict):
     """A stage in the manifest. ``waiting``: a forced run discarded its results, for the reason ``given_up``.
 
     ``free``: settings that may differ without a redo. ``built_on``: a digest of the results of each earlier stage that
-    it reads. ``model``: the files of the local model that it began with.
+    it reads. ``files``: others that it began with, such as those of a local model.
     """
 
     status: Literal["waiting", "started", "done"]
@@ -64,7 +64,7 @@ class Record(TypedDict):
     built_on: NotRequired[dict[str, str | None]]
     results: NotRequired[dict[str, Any]]
     outputs: NotRequired[Outputs]
-    model: NotRequired[Outputs]
+    files: NotRequired[Outputs]
 
 
 class _File(TypedDict):
@@ -79,7 +79,7 @@ class StageRequest:
 
     ``free``, ``built_on``: as in its record; the digest is ``None`` for a stage that is not done. ``replaced``,
     ``lost``: its files whose contents changed, or that are gone. ``missing``: lost files by the earlier stage that made
-    them. ``changed``: files of the model that changed since the stage began.
+    them. ``changed``: other files that it reads and that changed since it began.
     """
 
     settings: Settings
@@ -154,7 +154,7 @@ def _fault(record: Record, request: StageRequest) -> str:
     if changed := changes(record["settings"], request.settings):
         return f"was begun with other settings ({', '.join(changed)})"
     if request.changed:
-        return f"was begun with another model: {request.changed[0]} changed since"
+        return f"was begun before {request.changed[0]} changed"
     if known != asked and record.get("free") == request.free:
         return f"was built on {', '.join(known) or 'nothing'}, not on {', '.join(asked) or 'nothing'}"
     if request.replaced:
@@ -206,9 +206,9 @@ class Manifest:
         return set(found)
 
     def decide(
-        self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, model: Files = None
+        self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, files: Files = None
     ) -> StageDecision:
-        """Return what to do with ``stage``, which reads ``inputs`` and ``model``. Raises ``RunError`` when refused."""
+        """Return what to do with ``stage``, which reads ``inputs`` and ``files``. Raises ``RunError`` when refused."""
         outputs, lost = self._outputs(stage), {name: lost_outputs(self.folder, self._outputs(name)) for name in inputs}
         record = self.stages.get(stage)
         request = StageRequest(
@@ -219,7 +219,7 @@ class Manifest:
             replaced=replaced_outputs(self.folder, outputs),
             lost=lost_outputs(self.folder, outputs),
             missing={name: files[0] for name, files in lost.items() if files},
-            changed=changed_files(model or {}, record.get("model", {}) if record else {}),
+            changed=changed_files(files or {}, record.get("files", {}) if record else {}),
         )
         decision = decide(record, request)
         if decision.action is Action.REFUSE:
@@ -239,10 +239,10 @@ class Manifest:
         inputs: Names = (),
         free: Any = None,
         outputs: Names = (),
-        model: Files = None,
+        files: Files = None,
     ) -> StageDecision:
         """Decide, and record a due stage as started; a redo deletes ``outputs`` first. Raises ``StorageError``, too."""
-        decision = self.decide(stage, settings, inputs, free, model)
+        decision = self.decide(stage, settings, inputs, free, files)
         if self.dry and decision.is_due:
             self.stages[stage] = _given_up(decision)
         elif decision.is_due:
@@ -253,7 +253,7 @@ class Manifest:
             seconds = known["seconds"] if known and decision.action is Action.RUN else 0.0
             record: Record = {"status": "started", "settings": dict(settings), "seconds": seconds}
             record |= {"free": free, "built_on": self._built_on(inputs)}
-            self.stages[stage] = {**record, "model": record_files(model)} if model else record
+            self.stages[stage] = {**record, "files": record_files(files)} if files else record
             self._save()
         return decision
 

@@ -13,7 +13,7 @@ from spag.storage.store import file_digest
 
 
 class FileRecord(TypedDict):
-    """A file. ``size`` in bytes, ``mtime_ns`` its modification time, ``digest`` its contents' hash."""
+    """A file. ``size`` in bytes, ``mtime_ns`` its modification time, ``digest`` its contents' hash, maybe alone."""
 
     size: int
     mtime_ns: int
@@ -42,12 +42,12 @@ def record_outputs(folder: Path, names: Iterable[str]) -> Outputs:
     return record_files({path.relative_to(folder).as_posix(): path for path in found})
 
 
-def record_files(files: Mapping[str, Path]) -> Outputs:
-    """Return the record of files outside the run folder, by the names given to them. Raises ``DataError``."""
+def record_files(files: Mapping[str, Path | str]) -> Outputs:
+    """Return the record of files outside the run folder, or of digests, by the names given. Raises ``DataError``."""
     return {name: _record(path) for name, path in files.items()}
 
 
-def changed_files(files: Mapping[str, Path], known: Mapping[str, FileRecord]) -> list[str]:
+def changed_files(files: Mapping[str, Path | str], known: Mapping[str, FileRecord]) -> list[str]:
     """Return the names (``MODEL/FILE``) of files that came, went or changed since they were recorded.
 
     A model that was not recorded, or of which no file is there, as on another machine, has not changed.
@@ -83,12 +83,16 @@ def _files(path: Path) -> list[Path]:
     return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
 
 
-def _record(path: Path) -> FileRecord:
+def _record(path: Path | str) -> FileRecord:
+    if isinstance(path, str):
+        return {"size": 0, "mtime_ns": 0, "digest": path}
     stat = path.stat()
     return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "digest": file_digest(path)}
 
 
-def _is_same(path: Path, known: FileRecord) -> bool:
+def _is_same(path: Path | str, known: FileRecord) -> bool:
+    if isinstance(path, str):
+        return path == known["digest"]
     stat = path.stat()
     if stat.st_size != known["size"]:
         return False

@@ -40,9 +40,6 @@ from spag.storage.episodes import raw_rows
 from spag.storage.manifest import Manifest
 from spag.storage.store import write_json, write_rows
 
-_DIGEST = "definition_and_data"
-"""The setting of a stage that has its task's digest."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Model:
@@ -74,12 +71,9 @@ def evaluate_reasoning(
     with lock_folder(folder):
         manifest = Manifest.open(folder, force=force)
         stages = {(model.name, task.name): _stage(model, task, settings) for model in entries for task in tasks}
-        for name, asked in stages.values():  # an option that chooses other items is named without their digest
-            known = manifest.stages[name]["settings"] if name in manifest.stages else {}
-            manifest.decide(name, {**asked, _DIGEST: known.get(_DIGEST)})
-        manifest.give_up({name: manifest.decide(name, asked) for name, asked in stages.values()})  # refuses immediately
+        manifest.give_up({one["stage"]: manifest.decide(**one) for one in stages.values()})  # refuses immediately
         for model in entries:
-            todo = [task for task in tasks if manifest.begin(*stages[model.name, task.name]).is_due]
+            todo = [task for task in tasks if manifest.begin(**stages[model.name, task.name]).is_due]
             if done := [task.label for task in tasks if task not in todo]:
                 reporter.note(f"{model.name}: done before: {', '.join(done)}")
             if todo:
@@ -100,12 +94,13 @@ def _entries(models: Mapping[str, ModelConfig]) -> list[_Model]:
     return [_Model(name, config, places[name], digests[name]) for name, config in models.items()]
 
 
-def _stage(model: _Model, task: LoadedTask, settings: ReasoningSettings) -> tuple[str, dict[str, Any]]:
-    """Return the stage of ``model`` and ``task`` in the manifest, with its settings."""
-    made_of = {"model": model.identity, _DIGEST: task.digest, "lm_eval": version("lm_eval")}
+def _stage(model: _Model, task: LoadedTask, settings: ReasoningSettings) -> dict[str, Any]:
+    """Return the stage of ``model`` and ``task`` in the manifest; the task's digest counts as a file that it reads."""
+    made_of = {"model": model.identity, "lm_eval": version("lm_eval"), "shots": task.shots}
     options = ("limit", "max_new_tokens", "samples", "temperature", "seed", "chat")
     chosen = {option: getattr(settings, option) for option in options}
-    return f"{model.place}/{task.name}", {**made_of, "shots": task.shots, **chosen}
+    files = {f"the definition or data of {task.name}": task.digest}
+    return {"stage": f"{model.place}/{task.name}", "settings": {**made_of, **chosen}, "files": files}
 
 
 def _evaluate(
