@@ -16,6 +16,7 @@ from test_pages import Reader
 from web_fixtures import at_once, duel, index_all, make_run, site, visitor, won
 
 from online_files import write_online
+from spag.config.files import dump_config, parse_config
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
 from spag.storage.episodes import JsonlStore
@@ -181,6 +182,12 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_followed_again(tmp
         served = Served(folder, client)
         games = folder / "2-spag" / "iteration-2" / "episodes.jsonl"
         config = folder / "config.yaml"
+        more = ["phases=[{algorithm: spag}, {algorithm: reinforce, game: {name: nim}}]"]
+        config.write_text(dump_config(parse_config(config.read_text(), "test", more)))
+        served.sync()
+        assert served.notices() == []
+        served.restore(config)
+        assert served.notices() == []  # a game that was never played is not missed
         for path, text in ((config, b"\xff\xfe binary"), (config, b"game: {name: kuhn_poker}\n")):
             path.write_bytes(text)
             served.sync()

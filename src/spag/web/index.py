@@ -132,9 +132,9 @@ class GameIndex:
         more = [f"{len(found) - _MOST_FAULTS:,} more files have such lines"] if len(found) > _MOST_FAULTS else []
         return [*self._troubles.values(), *found[:_MOST_FAULTS], *more]
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.query("SELECT 1 FROM games LIMIT 1")
+    def holds(self, game: str) -> bool:
+        """Whether games of this name are in the index."""
+        return bool(self.query("SELECT 1 FROM games WHERE game = ? LIMIT 1", (game,)))
 
     def close(self) -> None:
         with self._lock:

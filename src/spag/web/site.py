@@ -67,8 +67,7 @@ class Site:
     def _fault(self, run: RunFolder) -> str:
         if run.config is None and self._known.config is not None:
             return f"{self.path}: config.yaml is gone; the page shows the run by the settings read before"
-        is_other = run.game.name != self._known.game.name or self._known.games.keys() - run.games.keys()
-        if is_other and not self.index.is_empty:
+        if any(map(self.index.holds, self._known.games.keys() - run.games.keys())):
             return f"{self.path}: another game than before, {', '.join(run.games)}; start spag web again to see it"
         return ""
 
