@@ -421,6 +421,14 @@ def test_play_plays_the_game_of_the_phase_unless_asked_for_another(
     assert {game.game for game in read_episodes(out)} == {played}
 
 
+def test_play_says_how_many_games_the_config_asks_for(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("game: {name: nim}\nphases: [{algorithm: spag, tasks: 3}]\n")
+    play = "play", "bot:random", "--config", config, "--output"
+    assert "3 games to play; --count plays fewer" in spag(*play, tmp_path / "all.jsonl").output
+    assert "--count" not in spag(*play, tmp_path / "two.jsonl", "--count", 2).output
+
+
 @pytest.mark.slow
 def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Path) -> None:
     words, out = tmp_path / "words.txt", tmp_path / "games.jsonl"

@@ -68,6 +68,7 @@ def play_command(
     """
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
+    from spag.core.visible import counted
     from spag.engines.players import PlayerConfig, is_local
     from spag.rollout.matches import Match, PlaySetup, play_matches
     from spag.rollout.provenance import played_dtype
@@ -92,6 +93,8 @@ def play_command(
     }
     specs = game_specs(tasks, settings.repeats, config.seed)
     check_players(config, {name: [game] for name in (first, second)})
+    if count is None:
+        setup.reporter.note(f"{counted(len(specs), 'game')} to play; --count plays fewer")
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     if as_json:
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
