@@ -503,8 +503,10 @@ def test_games_are_trained_on_as_they_are(tmp_path: Path, model_folder: Path) ->
 
 
 def test_only_offline_algorithms_train_on_files(games: Path, tmp_path: Path) -> None:
-    result = spag("train", "reinforce", games, "--output", tmp_path / "x", status=2)
-    assert "reinforce trains online: use spag run; offline algorithms are imitation, spag" in result.output
+    for command in (("train", "reinforce"), ("rewards", "--algorithm", "reinforce")):
+        result = spag(*command, games, "--output", tmp_path / "x", status=2)
+        assert "reinforce trains online: its credit needs the running policy's games and baselines" in result.output
+        assert "; use spag run; offline algorithms are imitation, spag" in result.output
     result = spag("train", "imitatoin", games, "--output", tmp_path / "x", status=2)
     assert "there is no algorithm 'imitatoin'; did you mean imitation?" in result.output
 

@@ -110,9 +110,9 @@ def _show(result: dict[str, Any], output: Path, reporter: "Reporter", as_json: b
 @click.argument("episodes", type=EXISTING, metavar="FILE")
 @click.option(
     "--algorithm",
-    type=click.Choice(["spag", "imitation"]),
+    metavar="NAME",
     default="spag",
-    help="Algorithm that gives rewards and options.",
+    help="Algorithm that gives rewards and options: spag or imitation; credit of online ones needs a running policy.",
 )
 @click.option("--sft", type=EXISTING, metavar="FILE", help="Instruction data; short for --set ALGORITHM.sft_data=FILE.")
 @click.option("--learner", metavar="NAME", help="Player whose utterances to keep. [default: every player]")
@@ -136,9 +136,10 @@ def rewards_command(
     """
     from dataclasses import replace
 
+    from spag.algorithms import get
     from spag.algorithms.credit import taught_games
-    from spag.algorithms.imitation import Imitation
-    from spag.algorithms.spag import Spag
+    from spag.algorithms.settings import TeacherSettings
+    from spag.algorithms.winners import OfflineAlgorithm
     from spag.cli.tables import print_rewards
     from spag.core.seeds import derive_seed
     from spag.games.registry import files_of
@@ -155,11 +156,13 @@ def rewards_command(
     games = list(read_episodes(episodes))
     if learner is not None:
         _check_learner(learner, games, str(episodes))
-    if algorithm == "imitation":  # as in training
+    chosen = get(algorithm)(settings, seed=config.seed)
+    if not isinstance(chosen, OfflineAlgorithm):
+        raise ConfigError(f"{algorithm} does not reward winners: use spag train")
+    if isinstance(settings, TeacherSettings):  # as in training
         games, note = taught_games(games, game, settings, config.seed, str(episodes))
         if note:
             reporter.note(note)
-    chosen = (Imitation if algorithm == "imitation" else Spag)(settings, seed=config.seed)
     samples = chosen.credit([replace(one, outcome=None) for one in games], game, learner)  # judged again
     stats = chosen.stats
     if not samples and (games or not rows):
@@ -209,7 +212,8 @@ def _offline_phase(
     from spag.storage.episodes import is_file_of_samples
 
     if not issubclass(get(algorithm).Settings, OfflineSettings):
-        raise ConfigError(f"{algorithm} trains online: use spag run; offline algorithms are {', '.join(_offline())}")
+        what = f"{algorithm} trains online: its credit needs the running policy's games and baselines"
+        raise ConfigError(f"{what}; use spag run; offline algorithms are {', '.join(_offline())}")
     found = [game_of_file(path) for path in files if not is_file_of_samples(path)]
     played = sorted({game.name for game in found})
     if len(played) > 1:
