@@ -431,6 +431,10 @@ def test_a_reply_that_ended_may_lack_its_message(
         (Answer(error("no money", code="insufficient_quota"), 429), "HTTP 429: no money"),
         (Answer(error("never again"), 500, {"x-should-retry": "false"}), "HTTP 500: never again"),
         (Answer(error("tomorrow"), 429, {"retry-after": "80000"}), r"HTTP 429: tomorrow \(it asks to wait 80000 s\)"),
+        (
+            Answer(error("later"), 503, {"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}),
+            r"later \(.* until Wed, 21 Oct",
+        ),
         (Answer(b"<html>hello</html>"), "not a chat completion.*<html>hello"),
         (Answer(b'{"choices": []}'), "not a chat completion"),
         (Answer(b'{"choices": ' + b"[" * 100_000), "not a chat completion"),
@@ -452,6 +456,15 @@ def test_final_errors_are_one_clear_line_and_not_retried(start: Open, answer: An
     assert "\n" not in str(caught.value)
     assert KEY[:6] not in str(caught.value)
     assert len(server.calls) == 1
+
+
+def test_a_wait_that_is_too_long_is_not_called_a_retry(start: Open, caplog: pytest.LogCaptureFixture) -> None:
+    engine, server = start(answers(Answer(error("tomorrow"), 429, {"retry-after": "80000"})))
+    engine.submit(ask())
+    with pytest.raises(EngineError, match="it asks to wait 80000 s"):
+        engine.poll()
+    [line] = [record.getMessage() for record in caplog.records if record.name == "spag.engines.openai.client"]
+    assert line == f"{server.base_url}: HTTP 429, Retry-After: 80000 (attempt 1 of 4)"
 
 
 def test_an_endpoint_that_nobody_answers_at_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +497,7 @@ def test_what_is_tried_again_is_told_meanwhile(
     with pytest.raises(EngineError, match="after 3 attempts"):
         engine.poll()
     [line] = [record.getMessage() for record in caplog.records if record.name == "spag.engines.openai.client"]
-    assert line.startswith(f"{server.base_url}: {what}") and line.endswith("; trying again (1 of 2)")
+    assert line.startswith(f"{server.base_url}: {what}") and line.endswith(" (attempt 1 of 3)")
     caplog.clear()
     engine, _ = start(answers(bad), max_retries=0)
     engine.submit(ask())
@@ -577,7 +590,7 @@ def test_close_abandons_what_is_in_flight(start: Open, caplog: pytest.LogCapture
     engine.close()
     assert server.answered == 0
     assert {*threading.enumerate()} <= {*threads, server._thread}
-    assert "trying again" not in caplog.text
+    assert "attempt" not in caplog.text
     for call in (engine.poll, lambda: engine.submit(ask())):
         with pytest.raises(EngineError, match="closed"):
             call()

@@ -22,7 +22,7 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 CONNECT_TIMEOUT_S = 10.0
 NOTE_INTERVAL_S = 5.0
-"""Seconds between two log lines about failed attempts that are retried: retries take up to a minute."""
+"""Seconds between two log lines about failed attempts: retries take up to a minute."""
 
 
 def open_client(*, concurrency: int, max_retries: int, timeout_s: float) -> openai.AsyncOpenAI:
@@ -113,7 +113,8 @@ class _HTTPClient(openai.DefaultAioHttpClient):
         if response.status_code == 429 and "insufficient_quota" in response.text:
             response.headers["x-should-retry"] = "false"
         elif response.status_code in (408, 409, 429) or response.status_code >= 500:
-            self._note(f"HTTP {response.status_code}", request)
+            asked = response.headers.get("retry-after")
+            self._note(f"HTTP {response.status_code}" + (f", Retry-After: {asked}" if asked else ""), request)
         return response
 
     def _note(self, what: str, request: httpx2.Request) -> None:
@@ -121,7 +122,7 @@ class _HTTPClient(openai.DefaultAioHttpClient):
         attempt, now = int(request.headers.get("x-stainless-retry-count", 0)) + 1, time.monotonic()
         if not self.is_closed and attempt <= self._max_retries and now - self._last_note >= NOTE_INTERVAL_S:
             self._last_note = now
-            logger.warning("%s: %s; trying again (%d of %d)", self._shown, what, attempt, self._max_retries)
+            logger.warning("%s: %s (attempt %d of %d)", self._shown, what, attempt, self._max_retries + 1)
 
 
 def _explain(error: BaseException | None) -> str:

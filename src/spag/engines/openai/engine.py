@@ -156,7 +156,7 @@ class OpenAIEngine(Engine):
             if error.param in ("temperature", "top_p"):
                 fix = f"; set {error.param}=1 in the sampling of the phase or arena, as spag.sampling.{error.param}=1"
             if asked := error.response.headers.get("retry-after"):
-                fix += f" (it asks to wait {asked} s)"
+                fix += f" (it asks to wait {f'{asked} s' if asked[0].isdigit() else f'until {asked}'})"
         elif isinstance(error, openai.APIConnectionError):
             what, fix = str(error.__cause__ or error), "; check OPENAI_BASE_URL and that the server runs"
         if self._client.api_key != "none":
