@@ -32,6 +32,8 @@ KINDS = {
     "whole head": {"modules_to_save": ["lm_head"]},
     "whole layers": {"modules_to_save": ["mlp"]},
 }
+CHANGING = {"pissa": {"init_lora_weights": "pissa"}, "repeated": {"layer_replication": [(0, 1), (0, 1)]}}
+"""Adapters that change their base model when they are loaded."""
 pytestmark = pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`", "ignore:Setting `save_embedding")
 
 
@@ -118,12 +120,15 @@ def first_token(engine: Engine) -> tuple[float, ...] | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "misfit"), [("biases", "lora's"), ("tokens", "lora's"), ("head", ""), ("lora", "")])
-def test_an_adapter_s_weights_beside_lora_are_its_own(tmp_path: Path, kind: str, misfit: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "misfit"),
+    [("biases", "lora's"), ("tokens", "lora's"), ("head", ""), ("lora", ""), ("pissa", "base"), ("repeated", "base")],
+)
+def test_what_an_adapter_has_beside_lora_is_its_own(tmp_path: Path, kind: str, misfit: str) -> None:
     base = make_model(tmp_path / "base", attention_bias=True)
     folders = {one: tmp_path / one for one in ("lora", "head", kind)}
     for one, folder in folders.items():
-        model = adapted(base, **KINDS[one])
+        model = adapted(base, **(KINDS | CHANGING)[one])
         randomised(trained(model))
         if one == "head":
             with torch.no_grad():

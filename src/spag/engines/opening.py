@@ -168,7 +168,9 @@ def _misfit(name: str) -> str:
     if model_type(name) == BAICHUAN:
         return f"{name} is a Baichuan model, which vLLM has not supported since 0.24"
     adapter, what = read_adapter(expanded(name)), ""
-    if adapter and (adapter.dora or adapter.whole):
+    if adapter and adapter.changes_base:
+        what = "changes to its base model (init_lora_weights or layer_replication)"
+    elif adapter and (adapter.dora or adapter.whole):
         what = "DoRA" if adapter.dora else f"whole modules ({', '.join(adapter.whole)})"
     elif adapter:  # vLLM leaves out embeddings, which peft saves, unchanged, with an adapter for them
         others = [key for key in weights_beside_lora(adapter) if not key.endswith(".base_layer.weight")]
@@ -210,7 +212,7 @@ def _open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> S
 
     options: dict[str, Any] = models[0].model_dump(include={"dtype", "device", "trust_remote_code"})
     found = ((model, read_adapter(expanded(model.name))) for model in models)
-    adapters = [model for model, adapter in found if adapter and not weights_beside_lora(adapter)]
+    adapters = [model for model, one in found if one and not (one.changes_base or weights_beside_lora(one))]
     names = {model: f"adapter-{index}" for index, model in enumerate(adapters)} if len(adapters) > 1 else {}
     shared = load_adapters({name: model.name for model, name in names.items()}, **options) if names else None
     engines = []

@@ -9,7 +9,7 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -82,7 +82,8 @@ def cache_folder() -> Path:
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """A LoRA adapter folder. ``largest_rank`` is over all adapted maps; ``rank`` and ``alpha`` are the config's.
-    ``whole``: ends of the names of modules that are trained, and saved, whole; ``dora``: whether it has DoRA.
+    ``whole``: ends of the names of modules that are trained, and saved, whole; ``dora``: whether it has DoRA;
+    ``changes_base``: whether loading it changes the base model, as PiSSA and repeated layers do.
     """
 
     folder: Path
@@ -92,6 +93,10 @@ class Adapter:
     alpha: int
     whole: tuple[str, ...] = ()
     dora: bool = False
+    changes_base: bool = False
+
+
+_PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica", "lora_ga")  # vLLM's list: the base model stays as it is
 
 
 class _AdapterFile(msgspec.Struct):
@@ -104,6 +109,8 @@ class _AdapterFile(msgspec.Struct):
     rank_pattern: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
     modules_to_save: tuple[str, ...] | None = None
     use_dora: bool = False
+    init_lora_weights: bool | str | None = True
+    layer_replication: list[Any] | None = None
 
 
 class _GenerationFile(msgspec.Struct):
@@ -133,7 +140,9 @@ def read_adapter(folder: Path) -> Adapter | None:
         fix = "merge that into its base model first"
         raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; {fix}")
     largest, whole = max([described.r, *(described.rank_pattern or {}).values()]), described.modules_to_save or ()
-    return Adapter(folder, base, largest, described.r, described.lora_alpha, whole, described.use_dora)
+    start = described.init_lora_weights
+    changes_base = bool(described.layer_replication) or (isinstance(start, str) and start.lower() not in _PLAIN_STARTS)
+    return Adapter(folder, base, largest, described.r, described.lora_alpha, whole, described.use_dora, changes_base)
 
 
 def _found_base(base: str, folder: Path) -> str:
