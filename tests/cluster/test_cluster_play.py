@@ -70,6 +70,17 @@ def test_a_bot_plays_another_game_on_the_cluster(cluster: Cluster, tmp_path: Pat
     assert games_in(together) == games_in(alone)
 
 
+def test_matches_of_the_same_models_share_workers(cluster: Cluster, tmp_path: Path) -> None:
+    command = ["arena", "bot:random", "bot:equilibrium", "bot:constant", "--game", "kuhn_poker"]
+    command += ["--set", "arena.tasks=3", "--set", "cluster.workers=1"]
+    for name, more in (("alone", []), ("together", ["--ray", cluster.address])):
+        result = CliRunner().invoke(main, [*command, "--output", str(tmp_path / name), *more])
+        assert result.exit_code == 0, result.output
+    assert result.output.count("cluster: 1 worker, ") == 1  # for six matches
+    alone, together = (games_in(tmp_path / name / "episodes.jsonl") for name in ("alone", "together"))
+    assert len(alone) == 18 and together == alone
+
+
 def test_a_killed_worker_is_replaced(
     cluster: Cluster, alone: dict[str, Episode], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

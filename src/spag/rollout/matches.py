@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConfig
@@ -80,10 +81,9 @@ def play_matches(
             }
             wanted |= {spec.id: spec.unplayed(setup.game, settings, infos) for spec in match.specs}
         check_games(path, wanted, setup.game, setup.reporter.note, force=force, keep_others=keep_others)
-        apart = setup.cluster.address is not None  # workers on a cluster open the players of one match
         summary = PlaySummary()
         with closing(KeptModels(models, setup.open_models)) as kept:
-            for group in [[match] for match in matches] if apart else _groups(matches):
+            for group in _groups(matches):
                 summary += _play_group(path, group, wanted, replace(setup, open_models=kept))
     if summary.overflows:
         setup.reporter.note(f"{path}: utterances left empty because prompts filled the context: {summary.overflows}")
@@ -125,46 +125,52 @@ def _play_group(path: Path, matches: Sequence[Match], wanted: Mapping[str, Episo
     specs = [spec for match in matches for spec in match.specs]
     more = f" and {len(matches) - 1} more" if len(matches) > 1 else ""
     with ExitStack() as stack:
-        apart = setup.cluster.address is not None
-        play = partial(_play_on_cluster, stack, matches, setup) if apart else partial(_play_here, matches, setup)
+
+        def play(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
+            ids = {spec.id for spec in left}
+            found = (replace(match, specs=[spec for spec in match.specs if spec.id in ids]) for match in matches)
+            unfinished = [match for match in found if match.specs]
+            models = {model for match in unfinished for model in match.models}
+            in_flight = setup.engine.games_in_flight(len(models))
+            if setup.cluster.address is not None:
+                return _play_on_cluster(stack, unfinished, setup, in_flight, stats)
+            return _play_here(unfinished, setup, in_flight, stats)
+
         return collect_episodes(
             path, specs, play, setup.game, records=wanted, reporter=setup.reporter, title=f"{matches[0].title}{more}"
         )
 
 
 def _play_here(
-    matches: Sequence[Match], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats
+    matches: Sequence[Match], setup: PlaySetup, in_flight: int, stats: PlayStats
 ) -> Iterator[Sequence[Episode]]:
-    ids = {spec.id for spec in left}
-    matches = [match for match in matches if not ids.isdisjoint(spec.id for spec in match.specs)]
-    configs = [match.players for match in matches]
-    opened = open_matches(configs, setup.game, setup.engine, setup.open_models)
-    pairs = zip(matches, opened, strict=True)
-    games = ((spec, players) for match, players in pairs for spec in match.specs if spec.id in ids)
-    models = set[ModelConfig]().union(*(match.models for match in matches))
-    return play_together(setup.game, games, stats, setup.engine.games_in_flight(len(models)))
+    opened = open_matches([match.players for match in matches], setup.game, setup.engine, setup.open_models)
+    games = ((spec, players) for match, players in zip(matches, opened, strict=True) for spec in match.specs)
+    return play_together(setup.game, games, stats, in_flight)
 
 
 def _play_on_cluster(
-    stack: ExitStack, matches: Sequence[Match], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats
+    stack: ExitStack, matches: Sequence[Match], setup: PlaySetup, in_flight: int, stats: PlayStats
 ) -> Iterator[Sequence[Episode]]:
-    """Play on the cluster; with ``cluster.storage``, weights in local folders are copied there first."""
+    """Play match by match on the cluster; with ``cluster.storage``, weights in local folders are copied there first."""
     cluster = setup.cluster
     require_ray(str(cluster.address))
     from spag.rollout.ray.driver import RayPlayers  # noqa: PLC0415 - ray is optional
     from spag.rollout.ray.weights import publish  # noqa: PLC0415
     from spag.rollout.ray.worker import PlayJob  # noqa: PLC0415
 
-    [match] = matches
-    gpus = gpus_of([player.model for player in match.players.values()], setup.engine)
-    players = {
-        role: replace(player, model=publish(player.model, cluster.storage)) for role, player in match.players.items()
-    }
-    in_flight = setup.engine.games_in_flight(len(match.models))
-    opener = partial(_open_on_node, players, setup.game, setup.engine)
-    job = PlayJob(opener, in_flight, gpus, endpoint_environment(one.model for one in players.values()))
-    workers = RayPlayers(job, cluster, stack, setup.reporter.note, most=len(left))
-    return workers.play(left, stats, setup.game, {role: role for role in players})
+    players = {f"{at}/{role}": player for at, match in enumerate(matches) for role, player in match.players.items()}
+    models = {player.model for player in players.values()}
+    shared = {model: publish(model, cluster.storage) for model in models}
+    players = {name: replace(player, model=shared[player.model]) for name, player in players.items()}
+    opener, gpus = partial(_open_on_node, players, setup.game, setup.engine), gpus_of([*models], setup.engine)
+    job = PlayJob(opener, in_flight, gpus, endpoint_environment(shared.values()))
+    most = sum(len(match.specs) for match in matches)
+    workers = RayPlayers(job, cluster, stack, setup.reporter.note, most=most)
+    return chain.from_iterable(
+        workers.play(match.specs, stats, setup.game, {role: f"{at}/{role}" for role in match.players})
+        for at, match in enumerate(matches)
+    )
 
 
 def _open_on_node(
