@@ -68,7 +68,7 @@ def visit(page: Page, address: str) -> Iterator[float]:
     page.get_by_label("Your own task, as attacker").fill(WORD)
     page.get_by_label("Play against").select_option(label=_last_model(page, "Play against"))
     yield 2.5
-    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("button", name="Start").click()
     yield from play(page)
 
 

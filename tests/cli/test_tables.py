@@ -114,7 +114,7 @@ def test_health_shows_no_share_of_what_never_occurred() -> None:
     assert rows["defender: announces a guess, %"] == ["0.0", "100.0"]
     assert rows["of these right, %"] == [None, "100.0"]
     assert rows["thoughts cut, %"] == [None, "0.0"]
-    assert rows["defender: words an utterance"] == [None, "7.0"]
+    assert rows["defender: words per utterance"] == [None, "7.0"]
     assert rows["defender: distinct-1, distinct-2"] == [None, "1.00, 1.00"]
 
 

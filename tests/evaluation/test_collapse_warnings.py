@@ -75,7 +75,7 @@ def test_a_healthy_run_shows_none_and_neither_do_no_steps() -> None:
             0.35,
             "asker of talk: has 98 % of the policy's wins",
         ),  # 0.97 of 0.99; 0.35 of 0.37
-        ("kl", 0.0, 0.51, 0.5, "the policy is 0.51 nats a token away from the reference"),
+        ("kl", 0.0, 0.51, 0.5, "the policy is 0.51 nats per token away from the reference"),
         ("mismatch_kl", 0.0, 0.06, 0.05, "engine and trainer disagree about sampled tokens by 0.06 nats each"),
     ],
 )

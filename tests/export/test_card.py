@@ -113,7 +113,7 @@ SPAG, SPIRAL = "arXiv 2404.10642", "arXiv 2506.24119"
 MIX = {"mix": [{"name": "kuhn_poker", "weight": 2}, {"name": "tic_tac_toe"}]}
 STEPPED = (
     "1. 7 online steps of 12 games against `self`, `./rival`, 84 games in all: {}. "
-    "It ended early, at a warning of a collapse: `step 7: <b>one role wins</b>`."
+    "It ended early, at a collapse warning: `step 7: <b>one role wins</b>`."
 )
 ITERATED = (
     "1. {} of play against `self`, rewards and offline RL, the method of SPAG (Cheng et al., arXiv 2404.10642): {}."

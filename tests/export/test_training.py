@@ -69,7 +69,7 @@ def test_data_and_methods_are_those_of_the_record(tmp_path: Path) -> None:
         "arXiv 2404.10642): 7 games, 5 training samples of them for `spag-2-1`; an unknown number of games for "
         "`spag-2-2`",
         "7 online steps of 12 games against `self`, 84 games in all: REINFORCE without baselines, an ablation of "
-        "SPIRAL (Liu et al., arXiv 2506.24119). It ended early, at a warning of a collapse: `step 7: one role wins`",
+        "SPIRAL (Liu et al., arXiv 2506.24119). It ended early, at a collapse warning: `step 7: one role wins`",
     ]
 
 

@@ -95,7 +95,7 @@ def test_players_that_win_together_are_compared_by_reward_in_each_role() -> None
     assert found[0].figures == "reward +0.25 [+0.10, +0.40] a game, p = 0.02"
     assert (
         sentence(last, found)
-        == "mine is better than base as questioner, but shows no difference from base as answerer beyond noise."
+        == "mine is better than base as questioner, but is not significantly different from base as answerer."
     )
 
 
@@ -108,7 +108,7 @@ def test_two_players_alone_have_no_opponent_in_common() -> None:
 
 def test_one_sentence_with_equal_findings_together() -> None:
     found = [Comparison(Tone.BETTER, "base", ""), Comparison(Tone.UNCLEAR, "imitation", "")]
-    assert sentence("mine", found) == "mine is better than base, but shows no difference from imitation beyond noise."
+    assert sentence("mine", found) == "mine is better than base, but is not significantly different from imitation."
     more = [Comparison(Tone.WORSE, name, "") for name in ("a", "b", "c")]
     assert sentence("mine", more) == "mine is worse than a, b and c."
     both = [Comparison(Tone.WORSE, "base", ""), Comparison(Tone.WORSE, "imitation", "")]
@@ -133,8 +133,8 @@ def test_the_sentence_names_degenerate_play_and_the_baseline() -> None:
     _, found = arena_findings(results, TABOO)
     said = sentence(last, found, caveats(results, TABOO, found, []))
     assert said == (
-        "mine is better than base (58:3), but shows no difference from bot:constant (20:19; a bot that always says the "
-        "most harmless thing) beyond noise; 83 % of its games are ties."
+        "mine is better than base (58:3), but is not significantly different from bot:constant (20:19; a bot that "
+        "always says the most harmless thing); 83 % of its games are ties."
     )
 
 

@@ -67,7 +67,7 @@ def test_the_section_says_what_the_steps_came_to(folder: Path) -> None:
     assert "Games of online-step-00012" in text
     assert "held-out tasks (36 games)" in text  # online steps are known to draw none of them
     assert "Exploitability, computed exactly: 0.500 for base, 0.370 for imitation, 0.040 for reinforce." in text
-    title = "Exact figures of the policy policy exploitability"  # of the arena's players, then of the phase
+    title = "Exact metrics of the policy policy exploitability"  # of the arena's players, then of the phase
     assert f"{title} base 0.500 imitation 0.370 reinforce 0.040" in text
     ends = "step 4 0.090 0.980 step 12 0.030 0.980 reinforce (final) 0.040"
     assert f"{title} legal mass imitation 0.370 – {ends}" in text
@@ -87,7 +87,7 @@ def test_a_run_that_stopped_says_why(tmp_path: Path) -> None:
     manifest["stages"]["2-reinforce/train"]["results"]["stopped"] = "step 12: <b>all is lost</b>"
     write_json(folder / "manifest.json", manifest)
     write_report(folder)
-    assert "Stopped at a warning of collapse: step 12: <b>all is lost</b>." in text_of(folder)
+    assert "Stopped at a collapse warning: step 12: <b>all is lost</b>." in text_of(folder)
 
 
 @pytest.mark.usefixtures("_undrawn")
@@ -104,8 +104,8 @@ def test_a_run_at_work_needs_no_evaluation_and_no_arena(tmp_path: Path) -> None:
     (folder / "2-reinforce" / "opponents.jsonl").unlink()
     write_report(folder)
     text = text_of(folder)
-    assert "12 steps, each a batch" in text and "Exact figures" not in text and "Evaluations on held-out" not in text
-    assert "Warnings of collapse" not in text
+    assert "12 steps, each a batch" in text and "Exact metrics" not in text and "Evaluations on held-out" not in text
+    assert "Collapse warnings" not in text
     write_rows(folder / "2-reinforce" / "metrics.jsonl", [metrics(1)])
     write_report(folder)
     assert "1 step, each a batch" in text_of(folder)
@@ -260,7 +260,7 @@ def test_every_online_phase_is_shown(
     assert "reinforce-2 (final) 0.040" in first and "reinforce-3 0.020" not in first
     assert "reinforce-2 0.040" in second and "reinforce-3 (final) 0.020" in second
     assert "<h4><bdi>Online policy on held-out tasks</bdi></h4>" in html
-    assert html.count("Warnings of collapse") == 1 and "step 12: all is lost" in html
+    assert html.count("Collapse warnings") == 1 and "step 12: all is lost" in html
     assert {"online-reinforce-2-kuhn_poker", "online-reinforce-3-kuhn_poker", "online-reinforce-3-training"} <= plots
     print_run(folder)
     assert "online training stopped at step 12: all is lost" in capsys.readouterr().out
@@ -307,9 +307,9 @@ def test_exact_figures_say_that_thinking_is_off_where_players_think(
         (folder / "config.yaml").write_text(config)
         write_report(folder)
         print_run(folder)
-        table = f"Exact figures of the policy{says} policy exploitability"
+        table = f"Exact metrics of the policy{says} policy exploitability"
         assert table in text_of(folder) and table in " ".join(capsys.readouterr().out.split())
-        assert titles["online-kuhn_poker-exact"] == f"Kuhn poker: exact figures{says}"
+        assert titles["online-kuhn_poker-exact"] == f"Kuhn poker: exact metrics{says}"
 
 
 def test_the_command_ends_with_what_the_steps_came_to(

@@ -105,9 +105,9 @@ def page(html: str) -> Page:
 def test_says_whether_it_got_better(page: Page) -> None:
     assert "spag-1 is better than base (24:0) and imitation (24:10); 90 % of its utterances repeat" in page.text
     # against base on 24 words: 24 wins and 24 ties, so (24 - 0) / 48; against imitation 24 wins to 10, so 14 / 48
-    assert "At the game, against base: score +50 [+28, +58] of 100, p < 0.001; Elo +" in page.text
-    assert "At the game, against imitation: score +29 [+" in page.text
-    assert "on 24 held-out tasks (144 games); so few tasks show large differences only" in page.text
+    assert "In the game, against base: score +50 [+28, +58] of 100, p < 0.001; Elo +" in page.text
+    assert "In the game, against imitation: score +29 [+" in page.text
+    assert "on 24 held-out tasks (144 games); so few tasks show only large differences" in page.text
     assert "Intervals are 95 %. p is not corrected for the number of comparisons. One run" in page.text
     # 70 of 100 right against 40, on each of three tasks
     assert "Reasoning of spag-1, against base: geometric mean of 3 tasks +30.0 [+" in page.text
@@ -134,7 +134,7 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(
     folder = write_run(tmp_path / "run")
     record_held_out(folder, "1-imitation/train", count)
     text = Page(write_report(folder).read_text(encoding="utf-8")).text
-    assert "on 24 tasks (144 games); so few tasks show large differences only." in text and doubt in text
+    assert "on 24 tasks (144 games); so few tasks show only large differences." in text and doubt in text
     assert "held-out tasks" not in text
 
 
@@ -145,7 +145,7 @@ def test_shows_the_figures(page: Page) -> None:
     assert "2-spag/iteration-1/play 60 min 7 games 1,234 56,789" in page.text
     # 90 + 2 * 3630 + 60 + 6 tasks * 60 s = 7770 s; twice 56,789 tokens
     assert "total 2 h 10 min 113,578" in page.text
-    assert "utterances a game" in page.text and "leaks only strict judging sees, % 14.3" in page.text  # 1 of 7
+    assert "utterances per game" in page.text and "leaks only strict judging sees, % 14.3" in page.text  # 1 of 7
     assert "lm_eval 0.4.13" in page.text and "torch 2.13.0" in page.text
     assert "Adversarial Taboo · tiny <model> · imitation · spag · seed 0" in page.text
     assert "finished 2026-01-02 03:04:05 UTC" in page.text and "kl_coef:" in page.text
@@ -243,7 +243,7 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
         *missing,
         "No games have been played",
         "recorded no versions",
-        "settings are not written yet",
+        "settings have not been written yet",
         "not finished",
     ):
         assert words in page.text

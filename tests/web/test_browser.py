@@ -95,7 +95,7 @@ def talk(*lines: str) -> TypingEngine:
 
 def begin_game(page: "sync_api.Page") -> None:
     """Begin a game, and wait until its page has its scripts: before that, Enter is a line break."""
-    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/play/*")
 
 
@@ -115,7 +115,7 @@ def test_a_whole_game_as_attacker(page: "sync_api.Page", served: Serve, run: Pat
     page.locator("#u2", has_text="I like long walks in the hills.").wait_for()
     assert page.locator("#utterance").evaluate("field => field === document.activeElement")
     page.get_by_label("Your utterance").fill("And what runs through the valley?")
-    page.get_by_role("button", name="Say it").click()
+    page.get_by_role("button", name="Send").click()
     page.get_by_role("heading", name="You win").wait_for()
     assert page.locator("mark").inner_text() == "river"
     assert page.locator(".decisive").get_attribute("id") == "u4"
@@ -189,7 +189,7 @@ def test_a_running_run_is_followed(page: "sync_api.Page", served: Serve, run: Pa
     address = served(site(run))
     with JsonlStore(run / "2-spag" / "iteration-2" / "episodes.jsonl") as store:
         page.goto(address)
-        assert "at work" in page.locator(".stage.started").inner_text()
+        assert "running" in page.locator(".stage.started").inner_text()
         page.locator(".share-count", has_text="11 games").wait_for()
         store.append(won("planet", ident="new"))
         page.locator(".share-count", has_text="12 games").wait_for()
@@ -276,9 +276,9 @@ def test_the_token_opens_the_door(page: "sync_api.Page", served: Serve, run: Pat
     address = served(site(run, token="correct-horse-battery"))
     page.goto(f"{address}/games")
     page.get_by_label("The token").fill("wrong")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     assert page.get_by_role("alert").inner_text() == "That is not the token."
     page.get_by_label("The token").fill("correct-horse-battery")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Continue").click()
     page.get_by_role("heading", name="run").wait_for()
     assert all(cookie["httpOnly"] and cookie["sameSite"] == "Strict" for cookie in page.context.cookies())

@@ -38,7 +38,7 @@ def test_the_overview_shows_a_run_at_work(client: TestClient) -> None:
     assert "12 of 12 steps done" in page and "Kuhn poker · no-such-model · imitation · reinforce" in page
     assert f"from step 8 on: {SIGN}" in page and "steps 9 to 10: player_0 of kuhn_poker: has 97 %" in page
     assert re.search(r"exploitability ?0\.030", page) and re.search(
-        r"entropy, nats a token ?player 0 ?0\.087", page
+        r"entropy, nats per token ?player 0 ?0\.087", page
     )  # 0.3 / sqrt(12)
     assert re.search(r"share of draws, % ?bot:random ?1,200 ?0.75 ?−191 ?20 ?snapshot-8 ?96 ?0.40 ?\+70 ?30", page)
     assert re.search(r"start, step 12 ?player 0 ?6 ?67 30–90 ?0 0–39 ?start, step 12 ?player 1 ?6 ?33 10–70", page)
@@ -87,7 +87,7 @@ def test_a_role_that_fell_silent_has_no_latest_value(tmp_path: Path) -> None:
     write_rows(metrics, [*rows[:-1], {name: value for name, value in rows[-1].items() if name != key}])
     with visitor(site(folder)) as client:
         page = client.get("/").text
-    [label] = re.findall(r'aria-label="tokens an utterance by step, ([^"]+)"', page)
+    [label] = re.findall(r'aria-label="tokens per utterance by step, ([^"]+)"', page)
     assert re.fullmatch(r"player 0 now [\d.]+, player 1 now –", label)
 
 

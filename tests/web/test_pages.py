@@ -23,7 +23,7 @@ from taboo_games import TABOO
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
-        ("/", ["2-spag iteration-2</span>", "play: at work", "no-such-model", "11 games", "step 5"]),
+        ("/", ["2-spag iteration-2</span>", "play: running", "no-such-model", "11 games", "step 5"]),
         ("/games", ["<b>14 games</b>", "garden"]),
         ("/games?task=river&outcome=defender_wins", ["<b>1 game</b>", "/games/spag-1/1"]),
         ("/games?text=nothing+like+that", ["No game matches"]),

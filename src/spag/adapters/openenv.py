@@ -118,7 +118,7 @@ class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
         return self._observation(position)
 
     def step(self, action: GameAction, timeout_s: float | None = None, **_: Any) -> GameObservation:
-        """Play the client's utterance and the opponent's replies. If the opponent fails, the game stays as it was."""
+        """Play the client's utterance and the opponent's replies. If the opponent fails, the game does not change."""
         if self._position is None or self._position.result is not None:
             raise DataError("this session has no game in progress; reset it first")
         self._position = self._until_turn_of(self._role, after(self._game, self._position, action.text))

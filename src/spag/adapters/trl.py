@@ -161,7 +161,7 @@ class GameRollout:
 
 
 def _check_groups(prompts: Sequence[str], trainer: "GRPOTrainer") -> None:
-    """Raise ``ConfigError`` for a group spread over processes: each has roles, and their means, of its own samples."""
+    """Raise ``ConfigError`` if a group is spread over processes: each assigns roles and computes means on its own."""
     if trainer.accelerator.num_processes > 1 and prompts:
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         if (least := min(Counter(prompts).values())) < size:

@@ -133,7 +133,7 @@ class GameEnv(vf.Env[GameEnvConfig]):
 
 
 def _check(trace: vf.Trace, role: str) -> None:
-    """Raise ``EngineError`` for a failed model, so that the episode fails: a game cut short is no draw."""
+    """Raise ``EngineError`` if a model failed, so that the episode fails: a game cut short is not a draw."""
     if (error := trace.last_error) is not None:
         raise EngineError(f"the model of {role} failed: {first_line(Exception(error.message))}")
 

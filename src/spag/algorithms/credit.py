@@ -1,4 +1,4 @@
-"""What algorithms share when they credit games: their results, who is trained, rewards, and baselines."""
+"""What algorithms share in crediting games: results, which players are trained, rewards, and baselines."""
 
 import hashlib
 import random

@@ -37,7 +37,7 @@ from spag.core.visible import visible_text
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a standard output that is a file on a full disk; files of our own report theirs themselves."""
 _RESUMED = ("run", "play", "train", "arena", "eval")
-"""Commands that go on from what they have saved."""
+"""Commands that resume from what they have saved."""
 
 
 class Terminated(KeyboardInterrupt):

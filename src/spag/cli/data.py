@@ -56,7 +56,7 @@ def _list_games(*, as_json: bool) -> None:
 
 
 def _described(name: str) -> dict[str, Any]:
-    """Return what ``--json`` tells of a game."""
+    """Return a game as ``--json`` prints it."""
     from spag.games.registry import get, setting_hints
 
     game = get(name)
@@ -155,7 +155,7 @@ def _counted(game: "Game", judged: "Sequence[Episode]") -> "RewardStats":
 
 
 def _counts(stats: "RewardStats") -> dict[str, Any]:
-    """Return what ``--json`` tells of them."""
+    """Return them as ``--json`` prints them."""
     games, empty = stats.outcomes.total(), stats.empty_completions
     return {"games": games, "utterances": stats.utterances, "empty_utterances": empty, **stats.summary()}
 

@@ -107,7 +107,7 @@ config_argument = click.argument("config_name", metavar="CONFIG", shell_complete
 
 
 def quoted(text: object) -> str:
-    """Return a text as YAML, which reads names such as ``2024`` or ``a #1`` otherwise; an empty one is null."""
+    """Return a text quoted for YAML, which would read ``2024`` or ``a #1`` differently; an empty one is null."""
     return json.dumps(str(text), ensure_ascii=False) if str(text) else ""
 
 

@@ -112,7 +112,7 @@ def print_run(folder: Path) -> None:
     if run.arena:
         print_arena(folder / "arena" / "results.json")
     else:
-        _say(f"{folder}/arena: the results are gone; spag run --force plays the arena again")
+        _say(f"{folder}/arena: the results are gone; spag run --force replays the arena")
     total = sum(stage["seconds"] for stage in run.stages.values()) / 60
     models = [path for name, path in run.checkpoints().items() if name != BASE]
     phases = run.config.phases if run.config else []

@@ -85,7 +85,7 @@ def _turn(override: str) -> int:
 
 
 def _with_source(fault: str, label: str, applied: Mapping[str, str]) -> str:
-    """Return ``fault``, which begins with an option, behind the override that set it (``applied``), else ``label``."""
+    """Return ``fault``, which begins with an option, after the override that set it (``applied``), or ``label``."""
     about = fault.removeprefix("unknown option ")
     given = [text for key, text in applied.items() if about.startswith((f"{key}:", f"{key};", f"{key}."))]
     return f"{f'--set {shown(given[0])[1:-1]}' if given else label}: {fault}"

@@ -291,7 +291,7 @@ def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase:
 
 
 def _check_rewards(place: str, settings: OnlineSettings, games: Mapping[str, Game]) -> None:
-    """Raise ``ConfigError`` for rewards of a game that is not played, or of a role that it lacks."""
+    """Raise ``ConfigError`` for rewards of a game that is not played, or of a role that the game does not have."""
     for name, own in settings.rewards.items():
         if name not in games:
             known = ", ".join(games)

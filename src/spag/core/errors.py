@@ -24,7 +24,7 @@ class ConfigError(SpagError):
 
 
 class DataError(SpagError):
-    """A data file holds something that cannot be read. The message starts with ``FILE:LINE:``."""
+    """A data file contains something that cannot be read. The message starts with ``FILE:LINE:``."""
 
 
 class ModelError(SpagError):

@@ -83,7 +83,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A position, determined by task, seed and history. ``result`` is ``None`` while the game goes on."""
+    """A position, determined by task, seed and history. ``result`` is ``None`` until the game is over."""
 
     task: Task
     seed: int = 0

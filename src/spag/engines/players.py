@@ -5,7 +5,7 @@
     mixture:FOLDER  in an arena: one of the models in FOLDER, drawn for each game
     anything else   a local model: hub id, folder, GGUF file, LoRA adapter, or a folder with an adapter for each role
 
-Nothing else knows these prefixes. ``opening.py`` opens the engine that generates for a player.
+Only this module interprets these prefixes. ``opening.py`` opens the engine that generates for a player.
 """
 
 import os

@@ -142,7 +142,7 @@ class ModelThread:
                 self.engine = None
 
     def _submit_waiting(self, engine: Engine) -> bool:
-        """Submit new requests; block for one when the engine has none. Returns whether to go on."""
+        """Submit new requests; block for one when the engine has none. Returns whether to continue."""
         while not self._in_flight or not self._inbox.empty():
             reply = self._inbox.get()
             if reply is None:

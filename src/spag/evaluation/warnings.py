@@ -193,7 +193,7 @@ def _role_drift(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     kl, mismatch = mean_of_steps(rows, "kl"), mean_of_steps(rows, "mismatch_kl")
     if kl is not None and kl > MOST_KL:
-        yield "kl", f"the policy is {kl:.2f} nats a token away from the reference"
+        yield "kl", f"the policy is {kl:.2f} nats per token away from the reference"
     if mismatch is not None and mismatch > MOST_MISMATCH_KL:
         yield "mismatch_kl", f"engine and trainer disagree about sampled tokens by {mismatch:.2f} nats each"
 

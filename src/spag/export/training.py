@@ -51,7 +51,7 @@ def _described(models: list[PlannedModel], run: RunFolder) -> str:
         results = run.results(f"{models[0].folder}/train")
         steps, stopped = results.get("steps", settings.steps), results.get("stopped")
         played = f"{counted(steps, 'online step')} of {counted(settings.games, 'game')} against {opponents}"
-        end = f". It ended early, at a warning of a collapse: {code(stopped)}" if stopped else ""
+        end = f". It ended early, at a collapse warning: {code(stopped)}" if stopped else ""
         return f"{played}, {counted(steps * settings.games, 'game')} in all: {method}{end}"
     if isinstance(settings, IterationSettings):
         counts = "; ".join(f"{_counts(model, run)} for {code(model.name)}" for model in models)

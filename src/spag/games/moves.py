@@ -161,7 +161,7 @@ class OpenGame(MoveGame, SolvedGame):
     figures = (*MoveGame.figures, *shares_of_moves("optimal", "optimal moves"))
 
     def position(self, task: Task, moves: Moves) -> str:
-        """Return the key of the decision after ``moves``, which holds all that matters there: the board."""
+        """Return the key of the decision after ``moves``, which contains everything that matters: the board."""
         raise NotImplementedError
 
     def value(self, task: Task, moves: Moves) -> float:

@@ -87,7 +87,7 @@ class StepMetrics:
 
 
 class MetricsLog:
-    """``metrics.jsonl``: one row per step, on disk before training goes on.
+    """``metrics.jsonl``: one row per step, on disk before training continues.
 
     Rows after the step that training resumes from are dropped. Raises ``DataError`` for anything but rows of metrics.
     """

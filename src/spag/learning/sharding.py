@@ -104,7 +104,7 @@ def release_gathered(model: nn.Module) -> None:
 
 @contextmanager
 def _alone_is_fine() -> Iterator[None]:
-    """Silence torch's warning that a single process saves by itself."""
+    """Silence torch's warning that a single process saves alone."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield

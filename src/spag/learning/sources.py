@@ -34,7 +34,7 @@ class Source(AbstractContextManager["Source"]):
         raise NotImplementedError
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
-        """Add the metrics of a step's games to its row; return whether to go on, the same on every process.
+        """Add the metrics of a step's games to its row; return whether to continue, the same on every process.
 
         ``samples``: those of the step, before merging equal ones.
         """

@@ -27,7 +27,7 @@ from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role
 from spag.storage.home import expanded
 
 Roles = Mapping[str, bool]
-"""Every ``GAME/ROLE`` that gets an adapter of its own, and whether it is trained."""
+"""Every ``GAME/ROLE`` with its own adapter, and whether that is trained."""
 
 
 def trainable(

@@ -20,7 +20,7 @@ def figures(
 ) -> dict[str, float]:
     """Return one game's metrics for a step by ``GAME/ROLE/FIGURE``: for the policy's own play in each role.
 
-    Shares are of the games in which the policy had the role, or of its utterances in them. A role without ``samples``
+    Rates are over the policy's games in the role, or over its utterances in them. A role without ``samples``
     is not trained. ``GAME/ROLE against OPPONENT/FIGURE`` are its reward and wins in games against other players;
     ``GAME/ROLE/OPPONENT/FIGURE`` are the results of such an opponent in that role.
     """

@@ -56,7 +56,7 @@ class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
 class Distances(nn.Module):
     """ALiBi as part of the scalar product: ``slope * (key position - query position)`` for each head.
 
-    A score is ``scaling * query . key``. Queries and keys get 8 more entries each, whose product is the distance term.
+    A score is ``scaling * query . key``. Queries and keys get 8 extra entries each, whose product is the distance term.
     Any attention function and cache then works unchanged, also for packed rows, since each key carries its position.
     bfloat16 can hold neither positions above 256 nor slopes exactly; with two digits per position and two terms per
     slope, the sum is exact to 16 bits.

@@ -49,7 +49,7 @@ def window_of(text: PreTrainedConfig, kinds: Set[str]) -> Any:
 
 
 def short_length(config: PreTrainedConfig) -> int | None:
-    """Return the length beyond which texts have other rotary frequencies, and so do all beside them (``longrope``)."""
+    """Return the length beyond which a text changes the rotary frequencies of its whole batch (``longrope``)."""
     rope = getattr(config.get_text_config(decoder=True), "rope_parameters", None) or {}
     return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
 

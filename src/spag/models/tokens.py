@@ -79,13 +79,13 @@ def _specials(tokenizer: "Tokenizer") -> frozenset[str]:
 
 
 def special_ids(tokenizer: "Tokenizer") -> frozenset[int]:
-    """Return the ids of the special tokens, which are no text."""
+    """Return the ids of the special tokens, which are not text."""
     added = (int(number) for number, token in tokenizer.added_tokens_decoder.items() if token.special)
     return frozenset({*tokenizer.all_special_ids, *added})
 
 
 def _has_specials(tokenizer: "Tokenizer", text: str) -> bool:
-    """Whether ``text`` spells a special token, as a player may who wants to end the other's turn."""
+    """Whether ``text`` spells a special token, which a player may write to end the other's turn."""
     return any(token in text for token in _specials(tokenizer))
 
 
@@ -141,7 +141,7 @@ _CONTEXT = 8
 _MOST_BYTES = 4
 """Bytes of a character in UTF-8, so also tokens."""
 BROKEN = "\ufffd"
-"""What a decoder writes for bytes that are no character."""
+"""What a decoder writes for bytes that are not a character."""
 
 
 def decode_reply(tokenizer: "Tokenizer", prompt: Sequence[int], reply: Sequence[int]) -> str:

@@ -57,7 +57,7 @@ def refuse_unless_equal(
 
 
 def check_finite(name: str, tensors: Iterable[tuple[str, Tensor]], fix: str) -> None:
-    """Raise ``ModelError`` when a tensor holds a number that is not finite."""
+    """Raise ``ModelError`` if a tensor contains a number that is not finite."""
     for key, tensor in tensors:
         if not _is_finite(tensor.detach()):
             raise ModelError(f"{name}: {key} contains numbers that are not finite; {fix}")

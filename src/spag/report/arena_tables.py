@@ -15,7 +15,7 @@ Arena = Mapping[str, Any]
 
 
 def scored_how(*, thinking: bool) -> str:
-    """Return what follows "exact figures": of players that think in play, the policy that does not is scored."""
+    """Return what follows "exact metrics": of players that think in play, the policy that does not is scored."""
     return ", with thinking disabled" if thinking else ""
 
 
@@ -119,5 +119,5 @@ def exact_table(known: Mapping[str, Mapping[str, float]], *, thinking: bool = Fa
     rows = []
     for player, figures in known.items():
         rows.append((player, *(unsigned(figures[name], 3) if name in figures else None for name in names)))
-    title = f"Exact figures of the policy{scored_how(thinking=thinking)}"
+    title = f"Exact metrics of the policy{scored_how(thinking=thinking)}"
     return Table(title, ("policy", *(name.replace("_", " ") for name in names)), tuple(rows))

@@ -91,7 +91,7 @@ def exact_curves(evaluations: Rows, game: Game, known: Mapping[str, Mapping[str,
     exact = {row["step"]: _rounded(row["exact"]) for row in evaluations}  # the same in the row of each opponent
     known = {name: _rounded(figures) for name, figures in known.items()}
     names = list(dict.fromkeys(name for figures in exact.values() for name in figures))
-    figure, grid = _grid(len(names), f"{game.title}: exact figures{scored_how(thinking=phase.thinks)}")
+    figure, grid = _grid(len(names), f"{game.title}: exact metrics{scored_how(thinking=phase.thinks)}")
     for axes, name in zip(grid, names, strict=True):
         first = name == names[0]
         points = _points([{"step": step, **figures} for step, figures in exact.items()], name)

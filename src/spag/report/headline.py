@@ -36,7 +36,7 @@ class Tone(StrEnum):
     UNCLEAR = "unclear"
 
 
-_NO_DIFFERENCE = "shows no difference from {} beyond noise"
+_NO_DIFFERENCE = "is not significantly different from {}"
 _SAYS = {Tone.BETTER: "is better than {}", Tone.WORSE: "is worse than {}", Tone.UNCLEAR: _NO_DIFFERENCE}
 
 
@@ -80,7 +80,7 @@ def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
             is_first = row["players"][0] == last
             difference = oriented(row["difference"], is_first)
             other = row["players"][is_first]
-            figures = f"reward {interval(difference, digits=2)} a game, {p_text(difference['p_value'])}"
+            figures = f"reward {interval(difference, digits=2)} per game, {p_text(difference['p_value'])}"
             yield _finding(f"{other} as {row['role']}", difference, difference["p_value"], figures)
 
 

@@ -97,16 +97,16 @@ def _online_plots(run: ReadableRun, phase: OnlinePhase, stem: str) -> Drawn:
         place, name = f"{phase.name} {game.name}", f"{stem}-{plain_name(game)}"
         evaluations = [row for row in phase.evaluations if row["game"] == game.name]
         if any(key.startswith(f"{game.name}/{role}/") for row in phase.rows for key in row for role in game.roles):
-            says = f"Figures of the games of each online step by role, {game.title}"
+            says = f"Metrics of each online step's games by role, {game.title}"
             yield place, name, says, curves.role_curves(phase.rows, game)
         if evaluations:
             says = f"Evaluations between online steps by role, {game.title}"
             yield place, f"{name}-evaluations", says, curves.evaluation_curves(evaluations, game)
         if any(row["exact"] for row in evaluations):
             figure = curves.exact_curves(evaluations, game, run.exact_figures(game), phase)
-            yield place, f"{name}-exact", f"Exact figures of the policy by online step, {game.title}", figure
+            yield place, f"{name}-exact", f"Exact metrics of the policy by online step, {game.title}", figure
     figure = curves.training_curves("Training", phase.rows, phase.games[0], online=True)
-    yield place, f"{stem}-training", "Training figures by online step", figure
+    yield place, f"{stem}-training", "Training metrics by online step", figure
 
 
 def _arena(run: ReadableRun) -> dict[str, Any]:

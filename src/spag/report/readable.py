@@ -1,4 +1,4 @@
-"""A run folder for report and web pages, which show what can be read of it and name the rest."""
+"""A run folder as the report and the web UI read it: they show what can be read and name the rest."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ class ReadableRun(RunFolder):
     damage: list[str]
 
     def __init__(self, run: RunFolder) -> None:
-        """``run``: the folder; what has been read of it is not read again."""
+        """``run``: the folder; each part of it is read only once."""
         super().__init__(run.folder)
         vars(self).update(vars(run), damage=[])
         if_damaged: dict[str, Any] = {"config": None, "game": get(DEFAULT), "stages": {}}  # others depend on these

@@ -19,8 +19,8 @@ OF_ROLE = {
     "reward": ("reward", 1, "%+.2f"),
     "win": ("wins, %", 100, "%.0f"),
     "illegal": ("breaks the rules, %", 100, "%.1f"),
-    "entropy": ("entropy, nats a token", 1, "%.3f"),
-    "length": ("tokens an utterance", 1, "%.1f"),
+    "entropy": ("entropy, nats per token", 1, "%.3f"),
+    "length": ("tokens per utterance", 1, "%.1f"),
     "no_advantage": ("without advantage, %", 100, "%.0f"),
     "cut_thoughts": ("thoughts cut, %", 100, "%.1f"),
 }
@@ -63,7 +63,7 @@ def _health_table(title: str, game: Game, figures: Mapping[str, Mapping[str, Any
     shown = list(figures.values())
     rows: list[tuple[Cell, ...]] = [
         ("games", *(f"{one['games']:,}" for one in shown)),
-        ("utterances a game", *(f"{one['mean_length']:.1f}" for one in shown)),
+        ("utterances per game", *(f"{one['mean_length']:.1f}" for one in shown)),
     ]
     shares: list[tuple[str, list[float | None]]] = [
         (outcome.label, [one["outcomes"][name] for one in shown]) for name, outcome in game.outcomes.items()
@@ -80,7 +80,7 @@ def _health_table(title: str, game: Game, figures: Mapping[str, Mapping[str, Any
         rows.append((f"{label}, %", *(None if value is None else f"{100 * value:.1f}" for value in values)))
     for role in free_roles(game):
         spoken = [one["roles"][role] if one["roles"][role]["utterances"] else None for one in shown]
-        rows.append((f"{role}: words an utterance", *(one and f"{one['mean_words']:.1f}" for one in spoken)))
+        rows.append((f"{role}: words per utterance", *(one and f"{one['mean_words']:.1f}" for one in spoken)))
         distinct = (one and f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in spoken)
         rows.append((f"{role}: distinct-1, distinct-2", *distinct))
     return Table(title, ("", *figures), tuple(rows))
@@ -177,7 +177,7 @@ def opponents_table(opponents: Rows, game: Game) -> Table:
         score = (f"{one['score']:.2f}", signed(one["rating"])) if is_competitive(game) else (None, None)
         rows.append((one["opponent"], f"{one['games']:,}", *score, f"{100 * one['share']:.0f}"))
     columns = ("met in training", "games", "score, 0 to 1", "its Elo over the policy", "share of draws, %")
-    return Table("Opponents after the last step; older results count less", columns, tuple(rows))
+    return Table("Opponents after the last step; recent results count more", columns, tuple(rows))
 
 
 def exact_evaluation_table(evaluations: Rows, known: Mapping[str, Mapping[str, float]], phase: OnlinePhase) -> Table:
@@ -213,7 +213,7 @@ def cost_table(run: RunFolder) -> Table:
         seconds += spent
         rows.append(("reasoning", duration(spent), counted(len(run.reasoning["tasks"]), "task"), "", ""))
     rows.append(("total", duration(seconds), "", "", f"{tokens:,}" if tokens else ""))
-    return Table("Stages", ("stage", "time", "work", "games an hour", "tokens said"), tuple(rows), last_is_total=True)
+    return Table("Stages", ("stage", "time", "work", "games per hour", "tokens said"), tuple(rows), last_is_total=True)
 
 
 def _work(stage: Json, results: Json) -> tuple[str, str, str]:
@@ -235,7 +235,7 @@ def _work(stage: Json, results: Json) -> tuple[str, str, str]:
 def arena_note(run: RunFolder) -> str:
     """Return a sentence about the run's games that the arena does not play; empty if it plays all."""
     others = ", ".join(game.title for name, game in run.games.items() if name != run.game.name)
-    says = f"The arena plays {run.game.title} only. Phases also play {others}, which it does not compare."
+    says = f"The arena plays only {run.game.title}. Phases also play {others}, in which models are not compared."
     return says if others else ""
 
 

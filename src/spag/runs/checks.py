@@ -30,7 +30,7 @@ from spag.storage.home import expanded
 
 
 def check_run(config: RunConfig, game: Game) -> None:
-    """Raise the ``SpagError`` with which a stage of the run would fail, as far as it can be known now."""
+    """Raise the ``SpagError`` with which a stage of the run would fail, as far as this is known beforehand."""
     from spag.learning.devices import check_packages  # noqa: PLC0415 - imports torch
 
     arena_entrants(config)

@@ -45,7 +45,7 @@ class PlannedModel:
 
     @property
     def games(self) -> list[Game]:
-        """The games that it is trained on: those of its online mix, else its phase's game."""
+        """The games it is trained on: those of its online mix, or its phase's game."""
         return [game for game, _ in self.phase.mix(self.game)]
 
     @property

@@ -84,7 +84,7 @@ class RunFolder:
 
     @cached_property
     def stages(self) -> Mapping[str, Json]:
-        """The manifest's entry of each stage that was begun; done ones with a redo pending wait for it."""
+        """The manifest's entry of each stage that has begun; done stages with a pending redo are waiting."""
         manifest = Manifest.open(self.folder)
         standing, stages = manifest.standing(), dict[str, Json]()
         for name, entry in manifest.stages.items():
@@ -214,7 +214,7 @@ class RunFolder:
 
     @property
     def begun_online(self) -> list[PlannedModel]:
-        """The models of online phases that have begun, and are not to be redone."""
+        """The models of online phases that have begun and are not waiting to be redone."""
         online = [model for model in self.models if model.is_online and (self.folder / model.folder).is_dir()]
         return [model for model in online if not self._is_stale(f"{model.folder}/train")]
 

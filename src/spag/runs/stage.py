@@ -88,7 +88,7 @@ class Run:
         free: Any = None,
         players: Iterable[str] = (),
     ) -> None:
-        """Run ``work`` unless the manifest says that it is done; a redo deletes ``outputs`` first.
+        """Run ``work`` unless the manifest says it is done; a redo first deletes ``outputs``.
 
         ``kept``: those of ``outputs`` that later stages and people read, by default all; their later replacement is
         detected. Settings with the section ``model`` include the files of a local model, which may be replaced under

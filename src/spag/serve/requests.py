@@ -99,7 +99,7 @@ class _Part(_Fields):
 
 
 Parts = BeforeValidator(lambda value: [{"type": "text", "text": value}] if isinstance(value, str) else value)
-"""Of a list of parts: a text may be sent in its place."""
+"""Validator of a list of parts: plain text may be sent instead."""
 
 
 class Message(_Fields):

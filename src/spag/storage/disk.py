@@ -1,7 +1,7 @@
 """Files shared with other processes: checks of output paths, locks, and one-line errors for failed writes.
 
 Locks are the kernel's (``flock``): they end with the process that holds them, however it dies. A file system without
-locks (some mounts of NFS and Lustre) keeps nobody out.
+locks (some mounts of NFS and Lustre) excludes nobody.
 """
 
 import errno
@@ -81,7 +81,7 @@ def open_locked(path: Path) -> int | None:
 
 @contextmanager
 def locked_if_free(folder: Path) -> Iterator[bool]:
-    """Lock a folder itself, and tell whether that worked: not if another process holds it, or without locks."""
+    """Lock a folder itself; return whether that worked: it fails if another process holds it, or without locks."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:  # gone, or another user's

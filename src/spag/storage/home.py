@@ -6,7 +6,7 @@ from spag.core.errors import ModelError, SpagError
 
 
 def expanded(path: str | Path, kind: type[SpagError] = ModelError) -> Path:
-    """Return ``path`` with the home folder for ``~`` or ``~USER``. Raises ``kind`` if there is no such home folder."""
+    """Return ``path`` with ``~`` or ``~USER`` expanded. Raises ``kind`` if there is no such home folder."""
     try:
         return Path(path).expanduser()
     except (RuntimeError, ValueError) as error:  # ValueError: a null byte, as in a damaged adapter's config

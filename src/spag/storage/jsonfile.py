@@ -1,4 +1,4 @@
-"""The one reader of JSON and text that others may have written: documents and JSON lines, from files and pipes.
+"""The one reader of untrusted JSON and text: documents and JSON Lines, from files and pipes.
 
 Its results are safe to traverse recursively, compare and write again: at most ``MAX_DEPTH`` levels, 64-bit integers,
 finite numbers, text without lone surrogates. Everything else is a ``DataError`` of one line, ``FILE:LINE: what; fix``.
@@ -200,7 +200,7 @@ def _refusal(data: bytes, place: str, error: Exception, many_lines: bool) -> Dat
 
 
 def encode(value: Any) -> bytes:
-    """Return ``value`` as JSON. Raises ``DataError`` for a text that is not UTF-8, such as a file's name."""
+    """Return ``value`` as JSON. Raises ``DataError`` for text that is not UTF-8, such as a file name."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError as error:

@@ -116,7 +116,7 @@ class StageDecision:
 
     @property
     def state(self) -> str:
-        """Return the state in a word or two: ``done before``, ``begun``, ``due`` or ``redone``."""
+        """Return the state in one or two words: ``done before``, ``begun``, ``due`` or ``redone``."""
         return self.reason if self.action is Action.RUN else self.action.value
 
 
@@ -197,7 +197,7 @@ class Manifest:
         return stage in self.stages and self.stages[stage]["status"] == "done"
 
     def standing(self) -> set[str]:
-        """Return the stages that are done, each on results of earlier ones that stand too: no redo is pending."""
+        """Return the stages that are done and built on valid results: no redo is pending for them or earlier ones."""
         built_on = {name: self.stages[name].get("built_on", {}) for name in filter(self.is_done, self.stages)}
         found = {name: on for name, on in built_on.items() if self._built_on([*on]) == on}
         while fallen := [name for name, on in found.items() if not found.keys() >= on.keys()]:

@@ -58,7 +58,7 @@ def changed_files(files: Mapping[str, Path | str], known: Mapping[str, FileRecor
 
 
 def _model_of(name: str) -> str:
-    """Return the model of a file: its folder, or a GGUF file itself, of which a folder may hold several."""
+    """Return the model that a file belongs to: its folder, or a GGUF file itself (a folder may contain several)."""
     return name if name.endswith(".gguf") else name.rpartition("/")[0]
 
 

@@ -34,7 +34,7 @@ _RANDOM = 8
 _NEW_S = 60
 """A folder may be so old, in seconds, before its process has locked it."""
 _HEAD = 64
-"""Bytes at the beginning of a file that tell whether it holds rows."""
+"""How many bytes at the beginning of a file show whether it contains rows."""
 _NOT_OURS = "{}: does not {} with a JSON Lines row, so nothing is added to it; choose another output"
 
 

@@ -99,7 +99,7 @@ def _latin(code: int, *, by_sound: bool) -> str:
 
 
 def _upright(code: int) -> str | int:
-    """Return the letter that one printed upside down stands for."""
+    """Return the letter represented by one printed upside down."""
     turned = _TURNED_NAME.match(unicodedata.name(chr(code), ""))
     return _UPSIDE_DOWN.get(code) or (turned[1].lower() if turned else code)
 
@@ -158,7 +158,7 @@ def _decoded(text: str) -> str:
 
 
 def _letter(escape: re.Match[str]) -> str:
-    """Return the letter that a hexadecimal escape stands for; the escape itself if there is none."""
+    """Return the letter represented by a hexadecimal escape; the escape itself if there is none."""
     code = int(next(group for group in escape.groups() if group), 16)
     return chr(code) if code <= 0x10FFFF and chr(code).isalpha() else escape[0]
 

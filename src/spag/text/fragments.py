@@ -108,7 +108,7 @@ def _is_meant(reading: str, low: str, window: list[Span], form: str, shapes: Sha
 
 
 def _spells_on(low: str, window: list[Span], gap: str, lexicon: Lexicon) -> bool:
-    """Tell whether single letters go on beyond a window, each behind ``gap``, to another word: P-A-R-T-Y is no part."""
+    """Return whether single letters continue beyond a window, each after ``gap``, to another word (P-A-R-T-Y)."""
     (start, _), (_, end) = window[0], window[-1]
     if any(right - left > 1 for left, right in window):
         return False

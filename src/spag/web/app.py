@@ -106,7 +106,7 @@ async def _follow(index: GameIndex) -> None:
 
 
 def _on_end(index: GameIndex, follower: "asyncio.Task[None]") -> None:
-    """Report in the terminal and on the page if the loop ended by itself, which is a bug."""
+    """Report in the terminal and on the page if the loop ended unexpectedly, which is a bug."""
     if not follower.cancelled() and (error := follower.exception()):
         logger.error("the run is no longer followed", exc_info=error)
         fault = type(error).__name__

@@ -78,7 +78,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the 
 
 
 class _OtherGameError(DataError):
-    """The line holds a kind of game that is not in the run's settings."""
+    """The line is a kind of game that is not in the run's settings."""
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class GameIndex:
 
     @property
     def faults(self) -> list[str]:
-        """What cannot be read now, then a line for each of the first twenty files with lines that hold no game."""
+        """What cannot be read now, then a line for each of the first twenty files with lines that are not games."""
         found = list(dict.fromkeys(fault for one in list(self._followers.values()) if (fault := one.fault)))
         more = [f"{len(found) - _MOST_FAULTS:,} more files have such lines"] if len(found) > _MOST_FAULTS else []
         return [*self._troubles.values(), *found[:_MOST_FAULTS], *more]

@@ -39,7 +39,7 @@ def style(site: TheSite) -> Response:
 
 @router.get("/")
 def overview(request: Request, site: TheSite, seen: str = "") -> Response:
-    """The state of the run; a damaged file is named and its part left out. An htmx poll whose state was already
+    """The state of the run; a damaged file is named and its part omitted. An htmx poll whose state was already
     ``seen`` gets 204.
     """
     known = site.run()

@@ -99,7 +99,7 @@ def _where(asked: GameFilter) -> tuple[str, list[Any]]:
 def match_expression(text: str) -> str:
     """Turn a visitor's search into an FTS5 expression: every word must occur, phrases in double quotes as written.
 
-    Words without a letter or digit are not in the index and are passed over; empty if there are no others.
+    Words without a letter or digit are not in the index and are ignored; empty if there are no others.
     """
     found = [(phrase or word, bool(phrase)) for phrase, word in _TERM.findall(text.replace("\0", " "))]
     terms = [(term, is_phrase) for term, is_phrase in found if any(map(str.isalnum, term))]

@@ -99,7 +99,7 @@ class WebMatch:
 
     @property
     def task(self) -> str | None:
-        """The task in words, if the visitor may know all of it."""
+        """The task in words, if the visitor may see all of it."""
         may_know = self.is_over or not self.game.hidden.get(self.human)
         return self.game.describe_task(self.state.task) if may_know else None
 

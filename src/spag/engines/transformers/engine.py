@@ -36,7 +36,7 @@ DRAWN = 32
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A request in progress. ``slot`` holds all of ``tokens`` but the last; -1: no slot."""
+    """A request in progress. ``slot`` holds all of ``tokens`` except the last; -1: no slot."""
 
     asked: TokenizedRequest
     generator: torch.Generator

@@ -18,7 +18,7 @@ PRIOR_SCORE = 0.5
 """Score credited to each side of every pair."""
 _DRAWS = 500
 _PRECISION, _STEPS = 1e-6, 100
-"""Newton's method ends at this precision of log-strengths, far below a point, and at the latest after so many steps."""
+"""Newton's method stops at this precision of log-strengths, far below a point, or after this many steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,16 @@ from spag.games.registry import settings_of
 from spag.games.replay import replay
 
 NOTE = (
-    "Scores and ratings come from rewards. A score is what one player earned less what the other did, over both role "
-    "assignments of the same tasks, as a share of the most that can lie between them: from -100 to 100. Head to head, "
-    "a win is a game that one player won alone, or in which it was paid for the other's breach of a rule. Rates carry "
-    "95 % Wilson intervals of as many observations as there are tasks (games on one task are alike), differences 95 % "
-    "Agresti-Coull intervals over tasks, ratings 95 % bootstrap intervals over tasks. P-values are exact, two-sided, "
-    "from flipping the sign of whole tasks, and not corrected for the number of comparisons. Intervals are cautious: "
-    "with few tasks one may contain 0 although p < 0.05; a difference is claimed only if both agree. Ratings are "
-    "Bradley-Terry of the score that each game paid, in Elo points with the first player at 0. Every pair is credited "
-    "with one even game, so they stay finite, and in each bootstrap replicate with a few tasks that either side won, "
-    "so that a player that won everything is not sure of its rating."
+    "Scores and ratings come from rewards. A score is one player's reward minus the other's, over both role "
+    "assignments of the same tasks, as a percentage of the largest possible difference: from -100 to 100. Head to "
+    "head, a win is a game that one player won alone, or in which it was rewarded because the other broke a rule. "
+    "Rates have 95 % Wilson intervals with one observation per task (games on one task are alike), differences 95 % "
+    "Agresti-Coull intervals over tasks, ratings 95 % bootstrap intervals over tasks. P-values are exact and "
+    "two-sided, from flipping the signs of whole tasks, and not corrected for the number of comparisons. Intervals "
+    "are conservative: with few tasks one may contain 0 although p < 0.05; a difference is claimed only if p and the "
+    "interval agree. Ratings are Bradley-Terry ratings of each game's score, in Elo points with the first player at "
+    "0. Every pair is credited with one even game, so that ratings stay finite, and in each bootstrap replicate with "
+    "a few tasks won by either side, so that a player that won everything still has an interval."
 )
 
 
@@ -41,8 +41,8 @@ NOTE = (
 class RoleTable:
     """One player in one role, over all its games.
 
-    reward: the mean per game. Shares of ``games``: win; loss, a win of the other side alone; tie, a draw; violation,
-    this role's breach of a rule. repeated: the share of its utterances that were said before, in the same game by
+    reward: the mean per game. Fractions of ``games``: win; loss, a win of the other side alone; tie, a draw; violation,
+    this role broke a rule. repeated: the fraction of its utterances that were said before, in the same game by
     either player, or by this player in this role on another task, unless it opens games without knowing their tasks
     (bare moves repeat nothing, and none count in a role of fixed form). figures: the game's own for this role, by name.
     """

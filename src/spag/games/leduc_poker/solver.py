@@ -37,7 +37,7 @@ DEALS: Mapping[Deal, int] = {
 
 @cache
 def rounds(moves: Moves) -> tuple[Moves, Moves | None]:
-    """Return the moves of the first and the second round; ``None`` while the first goes on."""
+    """Return the moves of the first and the second round; ``None`` until the first is over."""
     for length in range(len(moves) + 1):
         first = moves[:length]
         if first not in _LEGAL and "fold" not in first:

@@ -87,7 +87,7 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """What the judge needs to know of a language."""
+    """What the judge needs to know about a language."""
 
     lexicon: Lexicon
     grammar: Grammar

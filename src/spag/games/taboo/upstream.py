@@ -3,7 +3,7 @@
 The wording is not part of this project: ``spag import prompts`` reads it from the user's copy (``promptfile.py``). What
 differs from our own prompts (``prompts.py``):
 
-- Utterances stand as they were said, also where they have several lines, so a player can forge a line of the other.
+- Utterances are unchanged, even if they have several lines, so a player can forge the other's lines.
 - Play has its own instructions, which bring their line breaks; training has others, and draws everything again for each
 utterance.
 - A prompt ends with ``:`` or a space, not with a line break.

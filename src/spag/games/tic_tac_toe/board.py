@@ -90,7 +90,7 @@ class TicTacToe(OpenGame):
         return [_task(squares) for squares in drawn(found, count, seed, shortage)]
 
     def split_of(self, task: Task) -> Split:
-        """Return the split of any opening: a file may hold longer ones than this game starts from."""
+        """Return the split of any opening: a file may contain longer ones than this game starts from."""
         squares = task.data.get("opening")
         longest = replace(self, opening=_LONGEST_OPENING)
         return OpenGame.split_of(longest, _task(squares) if isinstance(squares, list) else task)
@@ -157,7 +157,7 @@ class TicTacToe(OpenGame):
         return "\n".join(" | ".join(cells[row : row + 3]) for row in (0, 3, 6))
 
     def decisions(self) -> Sequence[Decision]:
-        """Return the 4,520 boards on which the game goes on."""
+        """Return the 4,520 boards with a player to move."""
         states = {board: State(_task_of(board)) for board in solver.decisions()}
         return [self.decision(board, state, str(self.to_move(state))) for board, state in states.items()]
 

@@ -53,7 +53,7 @@ def value(board: str) -> int:
 
 
 def decisions() -> list[str]:
-    """Return every board on which the game goes on."""
+    """Return every board with a player to move."""
     found, new = [], [EMPTY]
     while new:
         found += new

@@ -56,7 +56,7 @@ class _PlayWorker:
 
 
 class RayPlayers:
-    """Workers, stopped by ``stack``, whose engines stay open between plays. ``most``: how many to start at most.
+    """Workers, stopped by ``stack``, whose engines stay open between plays. ``most``: the maximum number to start.
 
     ``cluster.address`` must be set. Raises ``ConfigError`` if there is no cluster or nothing in it can play.
     """

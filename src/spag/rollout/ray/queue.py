@@ -37,7 +37,7 @@ class GameQueue:
         return taken
 
     def finish(self, worker: int, game: str) -> bool:
-        """Record a finished game; false when ``worker`` does not hold it (any more)."""
+        """Record a finished game; false if ``worker`` does not hold it (any more)."""
         return self._held.get(worker, {}).pop(game, None) is not None
 
     def put_back(self, worker: int) -> int:

@@ -36,7 +36,7 @@ class JudgeMode(StrEnum):
 def judge_utterance(
     role: Role | str, text: str, target_word: str, mode: JudgeMode, language: str = "en"
 ) -> tuple[TabooOutcome, str] | None:
-    """Judge one utterance on its own. Returns the outcome and the reason, or ``None`` while the game goes on."""
+    """Judge one utterance on its own. Returns the outcome and the reason, or ``None`` if the game is not decided."""
     if mode == JudgeMode.PAPER:
         return paper.judge_utterance(role, text, target_word)
     judge = _judge_defender if role == Role.DEFENDER else _judge_attacker

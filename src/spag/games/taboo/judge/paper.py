@@ -59,7 +59,7 @@ def announces_guess(text: str) -> bool:
 
 
 def judge_utterance(role: Role | str, text: str, target_word: str) -> tuple[TabooOutcome, str] | None:
-    """Judge one utterance like upstream; ``None`` while the game goes on."""
+    """Judge one utterance like upstream; ``None`` if the game is not decided."""
     guessed, text = announces_guess(text), text.lower()
     said = next((form for form in _forms(target_word) if form in text), None)
     if role == Role.ATTACKER:
