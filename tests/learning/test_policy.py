@@ -219,6 +219,14 @@ def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Cap
     assert capabilities == expected
 
 
+def test_capped_logits_are_found_out_in_half_precision_too() -> None:
+    """A cap of 30 changes log-probabilities of -5, those of a small vocabulary, by less than bfloat16 may."""
+    torch.manual_seed(0)
+    config = Gemma2Config(**SHAPE, attn_logit_softcapping=None, final_logit_softcapping=30.0)
+    model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+    assert probe_capabilities(model, 100) == Capabilities(packed=True, kept=True, chunked=False)
+
+
 def test_autocast_decides_how_gpus_attend_where_norms_leave_heads_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries, keys, values and masks must then meet in one precision; a CPU stands for the GPU."""
     monkeypatch.setattr(packed_attention, "IN_FLOAT32", ())

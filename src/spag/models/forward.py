@@ -62,7 +62,7 @@ def probe_capabilities(model: nn.Module, longest: int) -> Capabilities:
         expected = _probe(model, samples, Capabilities())
         found = Capabilities(kept=_agrees(model, samples, Capabilities(kept=True), expected))
         chunked = replace(found, chunked=True)
-        if found.kept and _agrees(model, samples, chunked, expected):
+        if found.kept and _ends_with_head(model, samples) and _agrees(model, samples, chunked, expected):
             found = chunked
         packed = replace(found, packed=True)
         if attends_to_all(_bare(model).config, longest):
@@ -179,6 +179,20 @@ def _bare(model: nn.Module) -> Any:
 def _probe(model: nn.Module, samples: list[EncodedSample], capabilities: Capabilities) -> Tensor:
     batch = collate(samples, packed=capabilities.packed)
     return token_scores(model, to_device(batch, next(model.parameters()).device), capabilities)[:, 0]
+
+
+def _ends_with_head(model: nn.Module, samples: list[EncodedSample]) -> bool:
+    """Whether the model's logits are its head's output, neither capped nor scaled: ``_agrees`` is too tolerant to tell
+    in half precision.
+    """
+    outputs: list[Tensor] = []
+    batch = to_device(collate(samples, packed=False), next(model.parameters()).device)
+    head = _bare(model).get_output_embeddings()
+    if head is None:
+        return False
+    with head.register_forward_hook(lambda module, given, output: outputs.append(output)):
+        logits = model(input_ids=batch["input_ids"], use_cache=False, logits_to_keep=batch["columns"]).logits
+    return len(outputs) == 1 and torch.equal(outputs[0].float(), logits.float())
 
 
 def _agrees(model: nn.Module, samples: list[EncodedSample], capabilities: Capabilities, expected: Tensor) -> bool:
