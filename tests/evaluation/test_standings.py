@@ -1,5 +1,7 @@
 """Arena: the figures of a table worked out by hand, for games that one wins and games that both win."""
 
+from dataclasses import astuple
+
 import pytest
 from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, ending, game, shake
 
@@ -38,6 +40,15 @@ def test_tables_count_by_player_and_role() -> None:
     assert (attacker_a.repeated.count, attacker_a.repeated.total) == (3, 3)
     assert (defender_a.repeated.count, defender_a.repeated.total) == (0, 2)
     assert all(row.win.total == 3 for row in rows.values())
+
+
+def test_a_mean_reward_is_uncertain_also_where_all_games_end_alike() -> None:
+    """8 rewards of 1 of -1 to 1: 8 / 11.8415 = 0.6756; 8 x 0.3244^2 + 3.8415 x (1 + 0.6756^2) = 6.4367, root 2.5371,
+    times 1.96 over 11.8415 is 0.4199.
+    """
+    won = [game("a", "b", "Hi", word, word=word) for word in ("river", "piano", "lamp", "bread", *"wxyz")]
+    [row] = role_tables(tally(won, TABOO), TABOO, ["a"])
+    assert astuple(row.reward) == pytest.approx((1.0, 0.6756 - 0.4199, 1.0), abs=1e-4)
 
 
 def test_only_an_opener_that_knows_the_task_repeats_itself_from_task_to_task() -> None:
@@ -165,9 +176,9 @@ def test_a_game_that_players_win_together() -> None:
 def test_counts_are_means_and_shares_of_counts_are_rates() -> None:
     row = next(row for row in arena_report(SHAKEN, HANDSHAKE)["roles"] if row["role"] == "ask")
     # 3, 1 and 0 numbers in three games: mean 4/3, squares of the distances 25/9 + 1/9 + 16/9 = 42/9, times 3/2 = 7,
-    # root 2.6458, over 3 games 0.8819, times 1.96
+    # root 2.6458, over 3 games 0.8819, times Student's 4.3027 for 2 degrees of freedom
     assert (row["numbers"]["count"], row["numbers"]["total"]) == (4, 3)
     assert [row["numbers"][key] for key in ("rate", "low", "high")] == pytest.approx(
-        [4 / 3, 0, 4 / 3 + 1.7285], abs=1e-4
+        [4 / 3, 0, 4 / 3 + 3.7946], abs=1e-4
     )
     assert (row["even"]["count"], row["even"]["total"]) == (3, 4)

@@ -69,14 +69,16 @@ def rate_over_tasks(hits: Ints, totals: Ints) -> Rate:
 
 
 def mean_over_tasks(sums: Ints | Floats, totals: Ints) -> Mean:
-    """Return the mean per game, with a normal interval over tasks (none for a single task).
+    """Return the mean per game of an unbounded value, with Student's interval over tasks (none for a single task).
 
     ``sums``, ``totals``, shape (tasks,): the sum over each task's games, and their number.
     """
+    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import, and only new results need it
+
     total, tasks = max(int(totals.sum()), 1), int(np.count_nonzero(totals))
     mean = float(sums.sum()) / total
     spread = tasks / (tasks - 1) * float(((sums - mean * totals) ** 2).sum()) if tasks > 1 else 0.0
-    half = _Z * math.sqrt(spread) / total
+    half = float(stdtrit(max(tasks - 1, 1), 0.975)) * math.sqrt(spread) / total
     return Mean(mean, mean - half, mean + half)
 
 

@@ -14,10 +14,18 @@ from numpy.typing import NDArray
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.core.types import Result
-from spag.evaluation.arena.grid import Grid, win_matrix
+from spag.evaluation.arena.grid import Grid, reward_range, win_matrix
 from spag.evaluation.arena.paired import compare_pairs, compare_roles
 from spag.evaluation.arena.ratings import rate
-from spag.evaluation.intervals import Mean, Rate, bootstrap_weights, mean_over_tasks, rate_over_tasks
+from spag.evaluation.intervals import (
+    Mean,
+    Rate,
+    bootstrap_weights,
+    mean_over_tasks,
+    paired_difference,
+    rate_over_tasks,
+    usual_size,
+)
 from spag.evaluation.warnings import is_bare_move, watches_openings
 from spag.games.base import Figure, Game
 from spag.games.registry import settings_of
@@ -27,13 +35,14 @@ NOTE = (
     "Scores and ratings come from rewards. A score is one player's reward minus the other's, over both role "
     "assignments of the same tasks, as a percentage of the largest possible difference: from -100 to 100. Head to "
     "head, a win is a game that one player won alone, or in which it was rewarded because the other broke a rule. "
-    "Rates have 95 % Wilson intervals with one observation per task (games on one task are alike), differences 95 % "
-    "Agresti-Coull intervals over tasks, ratings 95 % bootstrap intervals over tasks. P-values are exact and "
-    "two-sided, from flipping the signs of whole tasks, and not corrected for the number of comparisons. Intervals "
-    "are conservative: with few tasks one may contain 0 although p < 0.05; a difference is claimed only if p and the "
-    "interval agree. Ratings are Bradley-Terry ratings of each game's score, in Elo points with the first player at "
-    "0. Every pair is credited with one even game, so that ratings stay finite, and in each bootstrap replicate with "
-    "a few tasks won by either side, so that a player that won everything still has an interval."
+    "Rates have 95 % Wilson intervals with one observation per task (games on one task are alike), mean rewards and "
+    "differences 95 % Agresti-Coull intervals over tasks, mean counts Student's, ratings 95 % bootstrap intervals over "
+    "tasks. P-values are exact and two-sided, from flipping the signs of whole tasks, and not corrected for the number "
+    "of comparisons. Intervals are conservative: with few tasks one may contain 0 although p < 0.05; a difference is "
+    "claimed only if p and the interval agree. Ratings are Bradley-Terry ratings of each game's score, in Elo points "
+    "with the first player at 0. Every pair is credited with one even game, so that ratings stay finite, and in each "
+    "bootstrap replicate with a few tasks won by either side, so that a player that won everything still has an "
+    "interval. Where one of a few players is far better, that game pulls the ratings together."
 )
 
 
@@ -104,9 +113,15 @@ class _Played:
         found = mean_over_tasks(hits, totals)
         return Rate(int(hits.sum()), int(totals.sum()), found.mean, max(0.0, found.low), found.high)
 
-    def mean_reward(self, role: str) -> Mean:
-        sums = _by_task(self.tasks, (result.rewards[role] for result in self.results), np.float64)
-        return mean_over_tasks(sums, _by_task(self.tasks, np.ones(len(self.tasks))))
+    def mean_reward(self, role: str, game: Game) -> Mean:
+        """Return the mean reward, with the interval of ``paired_difference`` around the middle of the range."""
+        low, high = reward_range(game, self.results)
+        middle, earned = (low + high) / 2, np.array([result.rewards[role] for result in self.results])
+        sums = _by_task(self.tasks, earned - middle, np.float64)
+        games = _by_task(self.tasks, np.ones(len(self.tasks)))
+        found = paired_difference(sums, games, most=(high - low) / 2, usual=usual_size(earned - middle))
+        assert found is not None, "a row of the table has games"
+        return Mean(middle + found.mean, middle + found.low, middle + found.high)
 
 
 def _by_task(tasks: Sequence[str], values: Iterable[float], dtype: type[Any] = np.int64) -> NDArray[Any]:
@@ -159,7 +174,7 @@ def _table(name: str, role: str, played: _Played, game: Game) -> RoleTable:
         name=name,
         role=role,
         games=len(ends),
-        reward=played.mean_reward(role),
+        reward=played.mean_reward(role, game),
         win=played.rate(role in end.winners for end in ends),
         loss=played.rate(bool(end.winners) and role not in end.winners for end in ends),
         tie=played.rate(end.is_draw for end in ends),
