@@ -177,16 +177,16 @@ def test_offline_samples_too(tokenizer: PreTrainedTokenizerBase, written: str, t
 
 
 def test_exact_figures_are_of_moves_between_tags(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Play stops at the closing tag, so whether an end token would follow does not count."""
     model, game = load_model(str(folder), dtype="float32"), KuhnPoker()
     close, text = tokenizer.convert_tokens_to_ids("</answer>"), game.prompt(game.decisions()[0].observation)
     found = probabilities_of(model, tokenizer, TAGGED, game, ["player_0"])
     move = game.decisions()[0].moves[0]
-    ids = [*encode_prompt(tokenizer, text, TAGGED), *tokenizer.encode(move, add_special_tokens=False), close]
+    said = [*tokenizer.encode(move, add_special_tokens=False), close]
+    ids = [*encode_prompt(tokenizer, text, TAGGED), *said]
     with torch.inference_mode():
-        logprobs = model(torch.tensor([[*ids, tokenizer.eos_token_id]])).logits[0].float().log_softmax(-1)
-    length = len(tokenizer.encode(move, add_special_tokens=False)) + 2
-    whole = [*ids, tokenizer.eos_token_id]
-    expected = sum(float(logprobs[at - 1, whole[at]]) for at in range(len(whole) - length, len(whole)))
+        logprobs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    expected = sum(float(logprobs[at - 1, ids[at]]) for at in range(len(ids) - len(said), len(ids)))
     decision = game.decisions()[0].key
     assert found.policy[decision][move] * found.legal_mass[decision] == pytest.approx(
         float(torch.tensor(expected).exp()), rel=1e-3

@@ -27,15 +27,16 @@ def completion_logprobs(
     on_scored: Callable[[int], object] = lambda count: None,
 ) -> list[list[float]]:
     """Return each prompt's completions' log-probabilities, at temperature 1: sums over their tokens and the end token.
+    Tagged ones have none: play stops at the tag that closes the answer.
 
     Shared prefixes are computed once (``samples.py``), unless the model cannot attend to packed rows. ``on_scored`` is
     called with the number of completions after each part of the work.
     """
-    end = end_token_id(tokenizer, style)
+    end = [] if style is PromptStyle.TAGGED else [end_token_id(tokenizer, style)]
 
     @cache
     def reply_ids(text: str) -> list[int]:
-        return [*tokenizer(text, add_special_tokens=False).input_ids, end]
+        return [*tokenizer(text, add_special_tokens=False).input_ids, *end]
 
     pairs = [(prompt, text) for prompt, texts in zip(prompts, completions, strict=True) for text in texts]
     asked = [EncodedSample.of([*prompt, *reply_ids(text)], len(prompt)) for prompt, text in pairs]
