@@ -92,7 +92,7 @@ def test_players_that_win_together_are_compared_by_reward_in_each_role() -> None
         (Tone.BETTER, "base as questioner"),
         (Tone.UNCLEAR, "base as answerer"),
     ]
-    assert found[0].figures == "reward +0.25 [+0.10, +0.40] a game, p = 0.02"
+    assert found[0].figures == "reward +0.25 [+0.10, +0.40] per game, p = 0.02"
     assert (
         sentence(last, found)
         == "mine is better than base as questioner, but is not significantly different from base as answerer."
