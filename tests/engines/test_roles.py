@@ -125,7 +125,7 @@ def test_new_weights_reach_the_engine_of_their_adapter() -> None:
     assert learners[KUHN[1]].learned == ["lora_A.default.weight"]
     with pytest.raises(EngineError, match="not those of its adapters"):
         engine.update_weights({"embed.weight": torch.zeros(1)})
-    with pytest.raises(EngineError, match=r"^ScriptedEngine takes no new weights"):
+    with pytest.raises(EngineError, match=r"^ScriptedEngine accepts no new weights"):
         RoleEngine("model", {KUHN[0]: ScriptedEngine(lambda _: "")}).update_weights(
             {"lora_A.kuhn_poker-player_0.weight": torch.zeros(1)}
         )

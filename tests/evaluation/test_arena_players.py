@@ -74,5 +74,5 @@ def test_games_that_repeat_each_other_are_named(model_folder: Path, tmp_path: Pa
     for player in (f"base={model_folder}", "bot:perfect"):
         folder = str(tmp_path / player.partition("=")[0])
         result = CliRunner().invoke(main, ["arena", player, "bot:constant", *options, "--output", folder])
-        is_named = "arena: 14 of 20 tasks repeat others" in result.output
+        is_named = "arena: 14 of 20 tasks are repeats" in result.output
         assert is_named == (temperature == 0 and player != "bot:perfect"), result.output

@@ -81,7 +81,7 @@ def test_task_folders_and_names_that_cannot_work(tmp_path: Path, monkeypatch: py
     with pytest.raises(DataError, match=r"broken\.yaml: not a task file: while parsing"):
         load("x", task_path=tmp_path)
     monkeypatch.setattr(harness, "_all_of_lm_eval", dict)
-    with pytest.raises(ConfigError, match="spag_countin: lm-eval has no such task; do you mean spag_counting"):
+    with pytest.raises(ConfigError, match="spag_countin: lm-eval has no such task; did you mean spag_counting"):
         load("spag_countin", task_path=TASKS)
 
 

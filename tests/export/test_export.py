@@ -119,7 +119,7 @@ REFUSED = {
         RunError,
         r"no trained model 'spag-7'; there are: base, imitation$",
     ),
-    "a name without a run": (("base", "imitation"), RunError, r"--name imitation: \S+base is no run folder"),
+    "a name without a run": (("base", "imitation"), RunError, r"--name imitation: \S+base is not a run folder"),
     "an endpoint": (("openai:gpt", None), ModelError, "a model behind an endpoint has no local weights"),
 }
 
@@ -152,7 +152,7 @@ def test_missing_and_broken_models(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such file or folder"):
         export_model(find_source(str(tmp_path / "nothing")), tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"holds no config\.json"):
+    with pytest.raises(ModelError, match=r"has no config\.json"):
         export_model(find_source(str(tmp_path / "empty")), tmp_path / "out")
     broken = make_model(tmp_path / "broken")
     (broken / "model.safetensors").unlink()
@@ -165,7 +165,7 @@ def test_missing_and_broken_models(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_model(tmp_path / "plain")
     source = find_source(str(folder))
-    with pytest.raises(RunError, match="exists, and an export overwrites nothing"):
+    with pytest.raises(RunError, match="exists, and an export never overwrites"):
         export_model(source, folder)
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="exists, and"):

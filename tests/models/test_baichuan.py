@@ -234,7 +234,7 @@ def test_the_fast_tokenizer_is_the_published_one(published: Path, converted: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model_type": "unigram", "user_defined_symbols": []}, "another kind than BPE"),
+        ({"model_type": "unigram", "user_defined_symbols": []}, "other than BPE"),
         ({"remove_extra_whitespaces": True}, r"splits '  two spaces before.* differently from SentencePiece"),
     ],
 )
@@ -300,14 +300,14 @@ def test_folders_of_other_models_are_refused(
 def test_broken_and_missing_files_are_named(published: Path, tmp_path: Path) -> None:
     folder = write_published(tmp_path / "published", files=1)
     [weights] = folder.glob("*.bin")
-    with pytest.raises(RunError, match="exists, and an import overwrites nothing"):
+    with pytest.raises(RunError, match="exists, and an import never overwrites"):
         convert_model(folder, published)
     content = weights.read_bytes()
     weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(ModelError, match=r"00001-of-00001\.bin: .*(cannot be read|more than tensors)"):
         convert_model(folder, tmp_path / "new")
     weights.unlink()
-    with pytest.raises(ModelError, match="holds no weights"):
+    with pytest.raises(ModelError, match="has no weights"):
         convert_model(folder, tmp_path / "new")
     for broken in ({"unk_token": {"lstrip": True}}, {"bos_token": 3}):
         (folder / "tokenizer_config.json").write_text(json.dumps(broken))

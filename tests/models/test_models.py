@@ -48,7 +48,7 @@ def test_a_cache_in_an_unknown_home_is_one_line(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_files_and_folders_that_are_no_models(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"holds no config\.json"):
+    with pytest.raises(ModelError, match=r"has no config\.json"):
         resolve_model(str(tmp_path))
     file = tmp_path / "model.bin"
     file.write_bytes(b"\x80\x04.")

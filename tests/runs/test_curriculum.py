@@ -66,7 +66,9 @@ def test_no_two_phases_play_equal_games(tmp_path: Path) -> None:
 def test_a_later_phase_trains_the_adapter_that_there_is() -> None:
     phases = "[{algorithm: turnwise, lora: {rank: 8}}, {algorithm: reinforce}, {algorithm: group, lora: {rank: 16}}]"
     config = parse_config(f"{{game: {{name: nim}}, model: {{name: smollm2-135m}}, phases: {phases}}}", "test")
-    with pytest.raises(ConfigError, match=r"^phases\.2\.lora\.rank=16: this phase trains .* set it to 8, as there"):
+    with pytest.raises(
+        ConfigError, match=r"^phases\.2\.lora\.rank=16: this phase trains .* set it to 8, its value there"
+    ):
         check_run(config, config.game.build())
 
 

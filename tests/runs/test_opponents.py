@@ -134,7 +134,7 @@ def test_a_role_that_alone_is_trained_is_the_seat_of_the_policy(tmp_path: Path) 
 
 def test_a_snapshot_that_is_gone_is_an_error(tmp_path: Path) -> None:
     for folder in (tmp_path / "none", tmp_path):
-        with pytest.raises(ModelError, match="no weights are there"):
+        with pytest.raises(ModelError, match="has no weights"):
             saved_weights(folder)
 
 

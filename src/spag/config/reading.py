@@ -107,7 +107,7 @@ def _fault(value: Any) -> str | None:
     """Return what is wrong with a single value; ``None`` if an option may have it."""
     match value:
         case str() if any(unicodedata.category(one) in {"Cc", "Cs"} for one in value if one not in "\n\t"):
-            return f"{shown(value)} holds a control character"
+            return f"{shown(value)} contains a control character"
         case str() if len(value) > _LONGEST_TEXT:
             return f"a text of {len(value):,} characters; the longest may have {_LONGEST_TEXT:,}"
         case float() if not math.isfinite(value):

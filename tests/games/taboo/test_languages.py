@@ -301,14 +301,14 @@ def test_a_game_in_another_language(code: str) -> None:
     [
         (
             {"language": "it"},
-            r"game\.language: 'it' is none of de, en, es, fr; to add it, write it\.yaml in .*languages",
+            r"game\.language: 'it' is not one of de, en, es, fr; to add it, write it\.yaml in .*languages",
         ),
-        ({"language": "../de"}, r"game\.language: '\.\./de' is none of"),
+        ({"language": "../de"}, r"game\.language: '\.\./de' is not one of"),
         (
             {"language": "de", "judge": "paper"},
             r"game\.judge: paper supports only English, not 'de'; set game\.judge=strict",
         ),
-        ({"language": "fr", "words": "shipped"}, r"game\.words: shipped is English, not 'fr'; take frequency"),
+        ({"language": "fr", "words": "shipped"}, r"game\.words: shipped is English, not 'fr'; use frequency"),
     ],
 )
 def test_what_is_refused(settings: dict[str, str], message: str) -> None:
@@ -361,6 +361,6 @@ def test_commands_judge_in_the_language_of_the_games(code: str, recorded: bool, 
 def test_commands_refuse_a_language_in_one_line(tmp_path: Path) -> None:
     path = games_file(tmp_path / "games.jsonl", "de", recorded=True)
     for words in (("judge", path, "--language", "it"), ("words", "--language", "it")):
-        assert spag(*words).startswith("error: game.language: 'it' is none of de, en, es, fr; to add it")
+        assert spag(*words).startswith("error: game.language: 'it' is not one of de, en, es, fr; to add it")
     assert spag("judge", path, "--mode", "paper").startswith("error: game.judge: paper supports only English")
     assert spag("words", "--language", "de", "--top", 1000).splitlines()[0].istitle()  # nouns keep their capital
