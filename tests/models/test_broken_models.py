@@ -240,7 +240,7 @@ def whole_adapter(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 ADAPTER, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 FIRST = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"
 BROKEN_ADAPTERS: dict[str, tuple[Break, str]] = {
-    "no JSON": (text("{", ADAPTER), "no LoRA adapter's config"),
+    "no JSON": (text("{", ADAPTER), "not a LoRA adapter's config"),
     "nothing": (text("{}", ADAPTER), "`peft_type`"),
     "nested": (text("[" * 100_000, ADAPTER), "nested deeper"),
     "no base": (field("base_model_name_or_path", None, ADAPTER), "base_model_name_or_path"),
