@@ -310,7 +310,7 @@ def test_a_game_that_cannot_be_made_hides_no_other(tmp_path: Path, monkeypatch: 
     assert all(name in listed for name in names()) and "its equilibria are known" in listed
     faults = {row["name"]: row["error"] for row in json.loads(spag("games", "--json").output) if "error" in row}
     assert faults.keys() == entries.keys() and all(fault in listed for fault in faults.values())
-    assert faults["needy"].startswith("game.stake: field required") and "mend or uninstall" in faults["gone"]
+    assert faults["needy"].startswith("game.stake: field required") and "fix or uninstall" in faults["gone"]
     assert faults["files"] == "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"
     assert (faults["words"], faults["share"]) == ("words.txt:1: empty", "ZeroDivisionError: division by zero")
 
