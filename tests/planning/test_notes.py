@@ -35,7 +35,7 @@ def test_a_prompt_file_changes_what_is_read(tmp_path: Path) -> None:
 
 
 def test_offload_moves_shards_over_pcie_and_updates_on_the_cpu() -> None:
-    work = Work(count=128, fed=0.0, trained=0.0, length=10.0, largest=(0.0, 0.0), parts=64)
+    work = Work(count=128, fed=0.0, trained=0.0, length=10.0, largest=0.0, parts=64)
 
     def seconds(**options: object) -> float:
         settings = SpagSettings.model_validate({"parallel": "fsdp", **options})
@@ -50,7 +50,7 @@ def test_offload_moves_shards_over_pcie_and_updates_on_the_cpu() -> None:
 
 def test_a_process_without_a_micro_batch_waits_for_the_others() -> None:
     def hours(processes: int) -> float:
-        work = Work(count=128, fed=1e10, trained=0.0, length=10.0, largest=(0.0, 0.0), parts=80)
+        work = Work(count=128, fed=1e10, trained=0.0, length=10.0, largest=0.0, parts=80)
         arguments = (SpagSettings(), work, 5.0, A100, processes, Assumptions())
         return training_hours(LLAMA, *arguments, reference=False, number=2)
 

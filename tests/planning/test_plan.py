@@ -341,7 +341,7 @@ def test_evaluations_are_games_too() -> None:
     assert games(", evaluate_every: 10, evaluation_opponents: [start, ./other]") == 6400 + 2 * 10 * 2 * 16
 
 
-WORK = Work(count=100, fed=1000.0, trained=50.0, length=10.0, largest=(0.0, 0.0), parts=50)
+WORK = Work(count=100, fed=1000.0, trained=50.0, length=10.0, largest=0.0, parts=50)
 
 
 def test_operations_by_hand() -> None:
@@ -682,9 +682,12 @@ def test_pieces_are_about_as_many_as_tokens(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_equal_beginnings_are_computed_once_and_all_tokens_are_drawn() -> None:
-    kuhn, taboo = (play_work(get(name), 23.0) for name in ("kuhn_poker", "adversarial_taboo"))
+def test_equal_beginnings_are_read_once_and_equal_utterances_generated_once_if_merged() -> None:
+    kuhn, taboo = (
+        [play_work(get(name), 23.0, merged=merged) for merged in (False, True)]
+        for name in ("kuhn_poker", "adversarial_taboo")
+    )
     # [bet], [call], ...: two marks, a word and the end; 12 decisions with two moves each stand for all games
-    assert kuhn.drawn == pytest.approx(4 * kuhn.parts)
-    assert kuhn.trained == pytest.approx(4 * 24 / samples.EXAMPLES)
-    assert taboo.trained == pytest.approx(taboo.drawn)
+    assert kuhn[0].trained == pytest.approx(4 * kuhn[0].parts)
+    assert kuhn[1].trained == pytest.approx(4 * 24 / samples.EXAMPLES)
+    assert taboo[0].trained == pytest.approx(taboo[1].trained)

@@ -81,8 +81,7 @@ class Planner:
                 found += self._trained(label, 1, teacher_work(phase, settings, game))
         entrants, arena = arena_entrants(self.config), self.config.arena
         games = {self.config.game.build(): len(entrants) * (len(entrants) - 1) * arena.tasks}  # in both assignments
-        play = games_work(games, arena.sampling, *self._usual(arena.sampling))
-        return [*found, *self._played("arena", 1, play, entrants)]
+        return [*found, *self._played("arena", 1, self._games(games, arena.sampling), entrants)]
 
     def _advised(self, plan: Callable[["Planner"], Stages], label: str = "") -> Stages:
         """Return the stages that ``plan`` returns, of which one trains the phase of ``label``, with advice if they lack
@@ -119,22 +118,22 @@ class Planner:
     ) -> Iterator[StagePlan]:
         """Yield self-play and training of an iteration."""
         games = games_of_iteration(game, settings)
-        sizes = self._usual(settings.sampling)
-        play = games_work({game: games}, settings.sampling, *sizes)
+        play = self._games({game: games}, settings.sampling)
         yield from self._played(f"{label} self-play", settings.iterations, play, {SELF, *settings.opponents})
         own = settings.opponents.get(SELF, 0.0) / sum(settings.opponents.values())
         learned = games * (1 + own) / 2 * (self.assumed.decided if game.name == DEFAULT else 1.0)
-        work = replace(iteration_work(phase, game, learned, *sizes), growth=play.growth)
+        work = replace(iteration_work(phase, game, learned, *self._usual(settings.sampling)), growth=play.growth)
         yield from self._trained(label, settings.iterations, work)
 
     def _online(self, label: str, phase: PhaseConfig, online: OnlineSettings) -> Stages:
         """Plan play and training of all online steps."""
-        mix, sizes = phase.mix(self.config.game_of(phase)), self._usual(online.sampling)
+        mix = phase.mix(self.config.game_of(phase))
         evaluations = ceil(online.steps / (online.evaluate_every or 1))  # the last step has one
         tested = 2 * len(online.tested_against) * online.evaluation_tasks * evaluations
         share = online.steps * online.games / sum(weight for _, weight in mix)
-        play = games_work({game: round(weight * share) + tested for game, weight in mix}, online.sampling, *sizes)
-        work = replace(online_work(online, mix, *sizes) * (online.steps * online.epochs), growth=play.growth)
+        play = self._games({game: round(weight * share) + tested for game, weight in mix}, online.sampling)
+        work = online_work(online, mix, *self._usual(online.sampling)) * (online.steps * online.epochs)
+        work = replace(work, growth=play.growth)
         if not self.config.cluster.actors:
             return self._advised(lambda planner: planner._step(label, play, work), label)
         actors = self._advised(lambda planner: planner._step(label, play, work)[:1], label)  # on other GPUs
@@ -183,7 +182,7 @@ class Planner:
         engines, fewest = (len(engine_players(online, together=one)) for one in (adapters, True))
         least = self._engines(work, 1)
         at_once = min(engine.concurrency, ceil(online.games / processes))
-        cache = max(least.cache, at_once * work.largest[0] * self.shape.kv_bytes(self.number, engine.tensor_parallel))
+        cache = max(least.cache, at_once * work.largest * self.shape.kv_bytes(self.number, engine.tensor_parallel))
         weights = self.number * self.shape.parameters * engines * processes
         shared = partial(
             share_out, gpu, least=least.total, roomy=least.total - least.cache + cache, resident=playing.total,
@@ -217,8 +216,12 @@ class Planner:
         """Return the assumed tokens of an utterance, and of its thought."""
         return min(self.assumed.utterance, sampling.max_new_tokens), min(self.assumed.thought, sampling.thought_tokens)
 
+    def _games(self, plays: dict[Game, int], sampling: SamplingConfig) -> Work:
+        """Return the work of playing so many of each game; vLLM computes each request separately."""
+        return games_work(plays, sampling, *self._usual(sampling), merged=not self.on_vllm)
+
     def _engines(self, play: Work, models: int) -> Memory:
-        return play_memory(self.shape, self.config.engine, play.largest[0], self.number, models, self.on_vllm)
+        return play_memory(self.shape, self.config.engine, play.largest, self.number, models, self.on_vllm)
 
     def _training(self, label: str, times: int, work: Work, copies: int = 0) -> StagePlan:
         """Plan training on ``work``, with ``copies`` of the trained weights in memory."""
@@ -231,8 +234,9 @@ class Planner:
             number=self.number, reference=get(phase.algorithm)(settings, seed=0).needs.reference,
         )  # fmt: skip
         size, adapters = settings.micro_batch_size, adapter_count(phase, self.config.game_of(phase))
-        fed, trained = (most * size * work.growth for most in work.largest)
-        fed = min(max(fed, work.length * work.growth), size * getattr(settings, "max_length", inf))
+        fed = max(work.largest * size, work.length) * work.growth
+        fed = min(fed, size * getattr(settings, "max_length", inf))
+        trained = fed * work.trained / work.fed
         memory = training_memory(
             shape, settings, fed, trained, self.number, processes, on_gpu=on_gpu, adapters=adapters
         )
@@ -260,11 +264,9 @@ class Planner:
         workers = engines or ((cluster.workers or max(count // each, 1)) if cluster.address else 1)
         # models alternate, and a game waits for one utterance
         used, batch = workers * each, max(min(engine.concurrency, at_once) / copies / (1 if engines else models), 1.0)
-        # vLLM computes each request separately
-        generated = replace(work, trained=work.drawn) if self.on_vllm else work
         sizes = device, self._at_work(workers * copies), batch, self.number, self.assumed
-        hours = START_S[device.is_cpu] / 3600 + play_hours(self.shape, engine, generated, *sizes)
-        stage = StagePlan(name, times, "games", work.count, 0, 0, work.fed + work.drawn, hours)
+        hours = START_S[device.is_cpu] / 3600 + play_hours(self.shape, engine, work, *sizes)
+        stage = StagePlan(name, times, "games", work.count, 0, 0, work.fed + work.trained, hours)
         if self.on_vllm and (refusal := split_refusal(self.shape.heads, self.shape.kv_heads, engine.tensor_parallel)):
             stage.refusals.append(refusal)
         if used > count and self.on_gpu:

@@ -6,10 +6,10 @@ shipped teacher games, lengthened because models say more, or else from the game
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
-from itertools import islice, pairwise
+from functools import lru_cache
+from itertools import cycle, islice, pairwise
 from math import ceil
 from statistics import fmean
 from typing import Any
@@ -22,7 +22,6 @@ from spag.config.schema import PhaseConfig
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import ConfigError
 from spag.core.options import SamplingConfig
-from spag.core.types import Split
 from spag.games.base import Game
 from spag.models.tokens import shared_length
 from spag.runs.teachers import BOT_GAMES, bot_games, teacher_file, teacher_path
@@ -43,33 +42,24 @@ class NoExamplesError(ConfigError):
 @dataclass(frozen=True, slots=True)
 class Work:
     """The samples or games of a stage (for play, in brackets): how many; tokens fed after packing (read after prefix
-    caching) and trained (generated after distinct texts); the mean length of a text; the tokens fed and trained for a
-    sample of the largest micro-batch (of the longest text); micro-batches (utterances); the ``games`` learned from; all
-    tokens ``drawn``; how often each sample is trained on, and how many times longer texts may be.
+    caching) and trained (generated); the mean length of a text; tokens fed for a sample of the largest micro-batch (of
+    the longest text); micro-batches (utterances); the ``games`` learned from; how often each sample is trained on, and
+    how many times longer texts may be.
     """
 
     count: int
     fed: float
     trained: float
     length: float
-    largest: tuple[float, float]
+    largest: float
     parts: float
     games: int = 0
-    drawn: float = 0.0
     passes: float = 1.0
     growth: float = 1.0
 
     def __mul__(self, times: float) -> "Work":
-        sums = {name: getattr(self, name) * times for name in ("fed", "trained", "parts", "drawn")}
+        sums = {name: getattr(self, name) * times for name in ("fed", "trained", "parts")}
         return replace(self, count=round(self.count * times), **sums)
-
-    def __add__(self, other: "Work") -> "Work":
-        sums = {
-            name: getattr(self, name) + getattr(other, name) for name in ("count", "fed", "trained", "parts", "drawn")
-        }
-        length = (self.length * self.parts + other.length * other.parts) / sums["parts"]
-        most, growth = max(self.largest, other.largest), max(self.growth, other.growth)
-        return replace(self, length=length, largest=most, growth=growth, **sums)
 
 
 @lru_cache(maxsize=16)
@@ -89,12 +79,11 @@ def examples(game: Game, tokens: float, count: int = EXAMPLES) -> list[Episode]:
 
 def _drawn_out(episode: Episode, size: int, game: Game) -> Episode:
     """Return a game with utterances of ``size`` tokens, which ended as it did with its own."""
-    episode, said = replace(episode, settings=None), []  # in any language
-    for one in episode.history:
-        words = pieces(f" {one.content}")
-        said.append(replace(one, content="".join((words * (size // len(words) + 1))[:size]).strip()))
+    episode = replace(episode, settings=None)  # in any language
+    words = [islice(cycle(pieces(f" {one.content}")), size) for one in episode.history]
+    said = tuple(replace(one, content="".join(text).strip()) for one, text in zip(episode.history, words, strict=True))
     end = result_of(episode, game)
-    return replace(episode, history=tuple(said), outcome=end.outcome, rewards=end.rewards, length=end.length)
+    return replace(episode, history=said, outcome=end.outcome, rewards=end.rewards, length=end.length)
 
 
 def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> Work:
@@ -112,10 +101,8 @@ def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> W
             count = settings.max_episodes or BOT_GAMES
             games = list(bot_games(source, min(count, most), 0, game))
         else:
-            every = read_episodes(path)
-            games = [one for one in every if settings.keep_held_out or game.split_of(one.task) is Split.TRAIN]
-            count = len(games)
-            games = random.Random(0).sample(games, min(count, most))
+            every = [one for one in read_episodes(path) if game.split_of(one.task) in settings.splits]
+            count, games = len(every), random.Random(0).sample(every, min(len(every), most))
         credited = _credited(phase, games, game)
         counted.extend(credited)
         total, found = total + count, found + count * len(credited) / max(len(games), 1)
@@ -179,47 +166,50 @@ def packed_work(
     ``spag.learning.batches``: sorted, with prefixes shared with the previous sample fed once. Samples lose tokens above
     ``limit``; no two share a ``thought``.
     """
-    parts: list[tuple[float, float, int]] = []  # tokens fed and trained, and samples
-    total, lengths = 0, 0.0
+    lengths: list[float] = []
+    parts: list[tuple[float, int]] = []  # tokens fed, and samples
     for update in updates:
-        ordered = sorted((pieces(one.prompt + one.completion)[-limit:], _tokens(one.completion) + 1) for one in update)
-        total += len(ordered)
-        lengths += sum(min(len(text) + thought, limit) for text, _ in ordered)
-        for start in range(0, len(ordered), size):
-            part = ordered[start : start + size]
-            fed = min(_packed([text for text, _ in part]) + len(part) * thought, len(part) * limit)
-            parts.append((fed, sum(min(trained + thought, limit) for _, trained in part), len(part)))
-    fed, trained, _ = map(sum, zip(*parts, strict=True))
-    most_fed, most_trained, count = max(parts)
-    return Work(total, fed, trained, lengths / total, (most_fed / count, most_trained / count), len(parts))
+        ordered = sorted(pieces(one.prompt + one.completion)[-limit:] for one in update)
+        lengths += [min(len(text) + thought, limit) for text in ordered]
+        for part in (ordered[at : at + size] for at in range(0, len(ordered), size)):
+            parts.append((min(_packed(part) + len(part) * thought, len(part) * limit), len(part)))
+    trained = sum(min(_tokens(one.completion) + 1 + thought, limit) for update in updates for one in update)
+    fed, (most, count) = sum(tokens for tokens, _ in parts), max(parts)
+    return Work(len(lengths), fed, trained, fmean(lengths), most / count, len(parts))
 
 
 @lru_cache(maxsize=16)
-def play_work(game: Game, tokens: float, thought: float = 0.0) -> Work:
+def play_work(game: Game, tokens: float, thought: float = 0.0, *, merged: bool = False) -> Work:
     """Return the tokens that an average game reads and generates, with ``thought`` tokens before each utterance, all
-    different and in no later prompt. Engines compute equal prefixes once.
+    different and in no later prompt. Engines read equal prefixes once; ``merged``: they also generate equal utterances
+    once.
     """
     played = examples(game, tokens)
     said = [one for episode in played for one in utterances(episode, game)]
     prompts, written = [_tokens(one.prompt) for one in said], [_tokens(one.completion) + 1 + thought for one in said]
-    distinct = len(said) if thought else len({(one.prompt, one.completion) for one in said})
-    largest = max(map(sum, zip(prompts, written, strict=True))), max(written)
+    distinct = len({(one.prompt, one.completion) for one in said}) if merged and not thought else len(said)
     length, read = fmean(prompts) + fmean(written) / 2, _packed([pieces(one.prompt) for one in said])
-    work = Work(len(played), read, distinct * fmean(written), length, largest, len(said), drawn=sum(written))
-    return work * (1 / len(played))
+    longest = max(map(sum, zip(prompts, written, strict=True)))
+    return Work(len(played), read, distinct * fmean(written), length, longest, len(said)) * (1 / len(played))
 
 
-def games_work(plays: Mapping[Game, int], sampling: SamplingConfig, tokens: float, thought: float) -> Work:
+def games_work(
+    plays: Mapping[Game, int], sampling: SamplingConfig, tokens: float, thought: float, *, merged: bool
+) -> Work:
     """Return the work of playing so many of each game with utterances of ``tokens`` tokens, each after ``thought``
     tokens of thought. Texts may grow until every thought and utterance has the maximum length.
     """
-    works = []
-    for game, count in plays.items():
-        usual, *near = (play_work(game, *sizes).largest[0] for sizes in ((tokens, thought), (32,), (64,)))
-        # the longest text grows evenly with its utterances
-        most = near[0] + (near[1] - near[0]) * (sampling.max_new_tokens - 32) / 32 + sampling.thought_tokens
-        works.append(replace(play_work(game, tokens, thought) * count, growth=most / usual))
-    return reduce(Work.__add__, works)
+    usual = {game: play_work(game, tokens, thought, merged=merged) for game in plays}
+    works = [work * plays[game] for game, work in usual.items()]
+    growth = 1.0
+    for game, work in usual.items():  # the longest text grows evenly with its utterances
+        slope = (play_work(game, 2 * tokens, thought, merged=merged).largest - work.largest) / tokens
+        most = work.largest + slope * (sampling.max_new_tokens - tokens) + sampling.thought_tokens - thought
+        growth = max(growth, most / work.largest)
+    parts, longest = sum(one.parts for one in works), max(one.largest for one in works)
+    length = sum(one.length * one.parts for one in works) / parts
+    fed, trained = sum(one.fed for one in works), sum(one.trained for one in works)
+    return Work(sum(plays.values()), fed, trained, length, longest, parts, growth=growth)
 
 
 def utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
@@ -229,7 +219,7 @@ def utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
         yield TrainingSample(prompt=prompt, completion=said.content, role=said.role)
 
 
-def _packed(texts: Sequence[list[str]]) -> int:
+def _packed(texts: Iterable[list[str]]) -> int:
     """Return the tokens of ``texts``, counting prefixes shared with the previous text once."""
     ordered = sorted(texts)
     return sum(map(len, ordered)) - sum(shared_length(*pair) for pair in pairwise(ordered))
