@@ -28,7 +28,6 @@ from spag.engines.base import Completion, Engine, Player, Request
 from spag.learning.job import TrainingJob
 from spag.learning.launch import train_on
 from spag.planning.here import plan_here, planned_engines
-from spag.planning.specs import read_shape
 from spag.rollout.runner import game_specs, play
 from spag.storage.jsonfile import read_json
 
@@ -177,7 +176,7 @@ def online_steps(part: Part) -> Reading:
 
 def planned_gib(part: Part) -> tuple[float, str]:
     """Return the peak of an online step as the memory plan has it, and why it does not fit, if so."""
-    stages = plan_here(config_of(part), read_shape(part.model)).stages[:2]
+    stages = plan_here(config_of(part)).stages[:2]
     return max(stage.memory.total for stage in stages) / 2**30, "; ".join(one for s in stages for one in s.problems)
 
 

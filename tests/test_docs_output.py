@@ -100,7 +100,7 @@ def pretended(words: list[str]) -> str:
         stack.enter_context(mock.patch.object(here, "at_hand", lambda model: (find_gpu(kind), count)))
         stack.enter_context(mock.patch.object(here, "installed_vllm", lambda: ("0.32.0", False)))
         stack.enter_context(mock.patch.object(here, "memory_bytes", lambda: host * GIB))
-        stack.enter_context(mock.patch.object(estimate, "read_shape", lambda name, **_: KNOWN_SHAPES[model]))
+        stack.enter_context(mock.patch.object(here, "read_shape", lambda name, **_: KNOWN_SHAPES[model]))
         stack.enter_context(mock.patch.object(estimate, "disk_bytes", lambda *_: 0.0))  # this machine's disk is another
         result = CliRunner().invoke(main, [*words[1:], *own], env={"COLUMNS": WIDTH})
     assert result.exit_code == 0, result.output

