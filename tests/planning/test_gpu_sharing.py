@@ -34,7 +34,7 @@ ALL = "reinforce.opponents={self: 1, snapshot: 1, start: 1}"
 WHOLE = ["reinforce.kl_coef=0", "reinforce.evaluate_every=null"]  # one engine, no copy of the weights
 
 
-def sharing(gpu: float = GPU, **changes: float) -> Sharing | None:
+def sharing(gpu: float = GPU, **changes: float) -> Sharing:
     """Share a GPU between an engine of 10 to 20 GiB and a trainer of 30 GiB, 60 at its peak."""
     sizes = {"least": 10, "roomy": 20, "resident": 30, "training": 60}
     known = {name: size * GIB for name, size in (sizes | changes).items() if name in sizes}
@@ -43,9 +43,9 @@ def sharing(gpu: float = GPU, **changes: float) -> Sharing | None:
 
 
 def shared(**changes: float) -> tuple[int, int] | None:
-    """Return how many GiB each engine gets, and the level of sleep."""
+    """Return how many GiB each engine gets, and the level of sleep; ``None`` if they do not fit."""
     found = sharing(**changes)
-    return None if found is None else (round(found.each * 100), found.sleep)
+    return (round(found.each * 100), found.sleep) if found.fits else None
 
 
 def test_engines_get_what_training_leaves() -> None:
@@ -75,7 +75,7 @@ def test_a_share_that_is_set_is_kept_or_refused() -> None:
 def test_what_training_leaves_fits_to_the_last_bit() -> None:
     """0.92 of 24 GiB, less 4.6, plus 4.6 is more than before in floating point."""
     found = sharing(24 * GIB, least=1, roomy=1, resident=1, training=4.6, sleep=1)
-    assert found is not None and (found.sleep, found.each) == (0, 0.728)
+    assert found.fits and (found.sleep, found.each) == (0, 0.728)
 
 
 def test_each_player_with_weights_of_its_own_is_an_engine() -> None:
@@ -92,10 +92,10 @@ def test_each_player_with_weights_of_its_own_is_an_engine() -> None:
 
 
 def test_vllm_sleeps_as_deep_as_cpu_memory_asks() -> None:
-    online = load_config("taboo-qwen3-1.7b").phases[0].settings
-    assert sleep_level(online, 10, 20, adapters=True) == 1
-    assert [sleep_level(online, 10, 19, adapters=adapters) for adapters in (False, True)] == [2, 0]
-    assert sleep_level(online.model_copy(update={"overlap": 1}), 1, 100, adapters=False) == 0
+    whole, adapter = (load_config(name).phases[0].settings for name in ("taboo-qwen3-1.7b", "taboo-qwen3-1.7b-lora"))
+    assert sleep_level(adapter, 10, 20) == 1
+    assert [sleep_level(online, 10, 19) for online in (whole, adapter)] == [2, 0]
+    assert sleep_level(whole.model_copy(update={"overlap": 1}), 1, 100) == 0
 
 
 def planner(name: str, memory: float, *changes: str, gpus: int = 1, host: float = 512) -> Planner:
@@ -113,7 +113,7 @@ def online(plan: Planner) -> tuple[StagePlan, StagePlan]:
 def test_the_plan_of_both_moments_by_hand() -> None:
     play, training = online(planner("taboo-qwen3-1.7b", 120))
     parameters = KNOWN_SHAPES["Qwen/Qwen3-1.7B"].parameters
-    assert play.sharing is not None and (play.engines, play.sharing.sleep) == (2, 0)
+    assert play.sharing is not None and (play.sharing.engines, play.sharing.sleep) == (2, 0)
     # float32 weights and two moments stay, and a copy of the weights, which the KL term pulls to; new weights pass in
     # bfloat16 through a buffer as large as the embedding, and vLLM copies what is in it
     passing = 2 * (2 * 151_936 * 2048)
@@ -220,7 +220,8 @@ def test_steps_go_through_on_the_stand_in(case: str, gpu: FakeGPU, model_folder:
     plan = planner(name, memory, *changes, host=host)
     play, training = online(plan)
     engine = engines_of(plan)["reinforce"].model_copy(update={"max_length": 512})
-    assert not play.problems and not training.problems and (play.engines, engine.sleep) == expected
+    assert not play.problems and not training.problems and play.sharing
+    assert (play.sharing.engines, engine.sleep) == expected
     resident, peak = play.memory.total - play.memory.engines, training.memory.total - training.memory.engines
     (gpu.folder / "total").write_text(str(int(memory * GIB)))
     gpu.hold("driver", 0.02 * memory * GIB)
@@ -337,7 +338,7 @@ def test_copies_take_turns_only_where_the_trainer_rests(overlap: int) -> None:
     plan = planner("taboo-qwen3-1.7b", 44, ALL, f"reinforce.overlap={overlap}")
     play, _ = online(plan)
     if overlap:  # its weights change while they play
-        assert play.sharing is None and play.engines == 3
+        assert play.sharing and not play.sharing.fits and play.sharing.engines == 3
     else:
         engine = engines_of(plan)["reinforce"]
         assert (engine.in_turn, engine.memory, engine.sleep) == (True, play.sharing and play.sharing.each, 1)
@@ -405,7 +406,7 @@ def test_who_plays_with_transformers_has_no_plan(pretended: None, monkeypatch: p
     config = load_config("taboo-qwen3-1.7b")
     assert here.planned_engines(config) == {}
     play, _ = online(here.plan_here(config))
-    assert (play.engines, play.sharing) == (0, None)  # as in the run: a plan does not assume vLLM where there is none
+    assert play.sharing is None  # as in the run: a plan does not assume vLLM where there is none
 
 
 def test_a_run_without_online_phases_has_no_plan(pretended: None) -> None:

@@ -8,7 +8,7 @@ from spag.engines.vllm.setup import GPU_MEMORY, Backend, choose_backend, install
 from spag.planning.hours import Assumptions
 from spag.planning.plan import Planner
 from spag.planning.samples import NoExamplesError
-from spag.planning.sharing import Sharing, engine_players
+from spag.planning.sharing import engine_players
 from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
 from spag.planning.stage import phases_of
 from spag.runs.machine_checks import cluster_gpus, is_elsewhere
@@ -84,12 +84,13 @@ def _equal_parts(config: RunConfig) -> dict[str, PlannedEngine]:
 def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
     """Like ``planned_engines``, for the online phases of a plan."""
     found, engine = {}, planner.config.engine
-    for play in (stage for stage in planner.stages if stage.engines):
-        if play.sharing is None and engine.memory is None:
+    for play in planner.stages:
+        if (share := play.sharing) is None:
+            continue
+        if not share.fits and engine.memory is None:
             fixes = "; ".join(one for one in play.advice if "--gpus" not in one)
             remedy = f"{fixes or 'use a larger GPU'} (engine.memory=SHARE tries it all the same)"
             raise ConfigError(f"{play.name}: {play.shortage}; {remedy}")
-        share = play.sharing or Sharing(play.engines, (engine.memory or 0.0) / play.engines, 0)
         options = engine.model_dump() | {"memory": share.each, "sleep": share.sleep, "in_turn": share.in_turn}
         found[play.name.removesuffix(" play")] = PlannedEngine(**options)
     return found

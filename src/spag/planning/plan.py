@@ -144,9 +144,9 @@ class Planner:
         phase, engine, actors = self.phases[label], self.config.engine, self.config.cluster.actors
         online: OnlineSettings = phase.settings
         processes, is_sharded = online.processes or self.devices, online.parallel == "fsdp"
-        engines = len(engine_players(online, together=self.on_vllm and online.lora is not None))
+        engines = engine_players(online, together=self.on_vllm and online.lora is not None)
         share = ceil(online.games / (actors or processes))
-        play = self._play(f"{label} play", 1, play_work, engines, actors or processes, share)
+        play = self._play(f"{label} play", 1, play_work, len(engines), actors or processes, share)
         needed = processes + actors * engine.gpus
         if actors and needed > self.devices and self.on_gpu:
             available = f"but only {self.devices} available"
@@ -159,8 +159,8 @@ class Planner:
             playing += transfer_memory(self.shape, self.number, gathered=is_sharded)
         training = training.taking(max(training.memory, playing, key=lambda one: one.total), training.room)
         if actors:
-            sharing = Sharing(engines, (engine.memory or GPU_MEMORY) / engines, 0)
-            return [replace(play, engines=engines, sharing=sharing) if self.on_vllm else play, training]
+            sharing = Sharing(len(engines), (engine.memory or GPU_MEMORY) / len(engines))
+            return [replace(play, sharing=sharing) if self.on_vllm else play, training]
         if self.on_vllm and self.on_gpu:
             return self._shared(play, training, playing, online, play_work)
         weights = 0.0 if online.lora else 4.0 * self.shape.parameters
@@ -168,8 +168,8 @@ class Planner:
         if not online.overlap and not self.on_vllm and not is_sharded and self.number == 4:
             waiting = -weights  # the policy's engine has the trainer's (``Engine.share_weights``)
         # an evaluation's transformers engines are closed before the next update
-        held = engines if self.on_vllm else len(engine_players(online.model_copy(update={"evaluate_every": None})))
-        beside = [self._engines(play_work, count) + Memory(policies=waiting) for count in (engines, held)]
+        held = engines if self.on_vllm else engine_players(online.model_copy(update={"evaluate_every": None}))
+        beside = [self._engines(play_work, len(few)) + Memory(policies=waiting) for few in (engines, held)]
         room = training.room
         return [play.taking(playing + beside[0], room), training.taking(training.memory + beside[1], room)]
 
@@ -178,35 +178,33 @@ class Planner:
     ) -> Stages:
         """Return play and training, which share each GPU with vLLM; ``playing``: the trainer's memory meanwhile."""
         engine, gpu, processes = self.config.engine, self.device.memory, online.processes or self.devices
-        adapters, room = online.lora is not None, training.room
-        engines, fewest = (len(engine_players(online, together=one)) for one in (adapters, True))
+        engines, fewest = (len(engine_players(online, together=one)) for one in (online.lora is not None, True))
         least = self._engines(work, 1)
         at_once = min(engine.concurrency, ceil(online.games / processes))
         cache = max(least.cache, at_once * work.largest * self.shape.kv_bytes(self.number, engine.tensor_parallel))
         weights = self.number * self.shape.parameters * engines * processes
         shared = partial(
             share_out, gpu, least=least.total, roomy=least.total - least.cache + cache, resident=playing.total,
-            training=training.memory.total, share=engine.memory,
-            sleep=sleep_level(online, weights, self.host, adapters=adapters),
+            training=training.memory.total, share=engine.memory, sleep=sleep_level(online, weights, self.host),
         )  # fmt: skip
         sharing = shared(engines)
         # copies of the policy may take turns in one engine if the trainer's weights are whole and constant in play
-        in_turn = fewest < engines and not online.overlap and online.parallel == "replicas"
-        if sharing is None and in_turn and (turns := shared(fewest)):
-            engines, sharing = fewest, replace(turns, in_turn=True)
-        awake = gpu * sharing.each * engines if sharing else gpu * (engine.memory or 0.0) or engines * least.total
-        play = replace(play, engines=engines, sharing=sharing).taking(playing + Memory(engines=awake), room)
-        if sharing is None:
+        if not sharing.fits and fewest < engines and not online.overlap and online.parallel == "replicas":
+            turns = shared(fewest)
+            sharing = replace(turns, in_turn=True) if turns.fits else sharing
+        awake = gpu * sharing.each * sharing.engines
+        play = replace(play, sharing=sharing).taking(playing + Memory(engines=awake), training.room)
+        if sharing.fits:
+            play.notes.append(sharing.describe())
+        else:
             shortage = (
                 f"trainer and vLLM do not fit together: while playing {playing.total / GIB:.1f} GiB and {engines} x "
                 f"{least.total / GIB:.1f} GiB at least, while training {training.memory.total / GIB:.1f} GiB, of "
-                f"{room / GIB:.1f} GiB"
+                f"{training.room / GIB:.1f} GiB"
             )
             play = replace(play, shortage=shortage)
-        else:
-            play.notes.append(sharing.describe())
-        beside = engines * ASLEEP if sharing and sharing.sleep else awake
-        return [play, training.taking(training.memory + Memory(engines=beside), room)]
+        beside = sharing.engines * ASLEEP if sharing.sleep else awake
+        return [play, training.taking(training.memory + Memory(engines=beside), training.room)]
 
     def _at_work(self, processes: int) -> int:
         """Return how many devices ``processes`` use: on one machine without GPUs they share its cores."""

@@ -24,14 +24,15 @@ _HOST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The result: each of ``engines`` gets the share ``each`` of the GPU; vLLM sleeps at level ``sleep`` during
-    training; 0: never. ``in_turn``: the policy's copies take turns in one engine.
+    """Each of ``engines`` gets the share ``each`` of the GPU; vLLM sleeps at level ``sleep`` during training; 0: never.
+    ``in_turn``: the policy's copies take turns in one engine. ``fits``: whether trainer and engines fit together.
     """
 
     engines: int
     each: float
-    sleep: int
+    sleep: int = 0
     in_turn: bool = False
+    fits: bool = True
 
     def describe(self) -> str:
         """Return the shares in words."""
@@ -43,8 +44,8 @@ class Sharing:
 def share_out(
     gpu: float, engines: int, *, least: float, roomy: float, resident: float, training: float,
     share: float | None = None, sleep: int = 0,
-) -> Sharing | None:  # fmt: skip
-    """Return how a trainer and ``engines`` share a GPU of ``gpu`` bytes; ``None`` if they do not fit.
+) -> Sharing:  # fmt: skip
+    """Return how a trainer and ``engines`` share a GPU of ``gpu`` bytes.
 
     In bytes: ``least``: an engine with room for one text of ``engine.max_length``; ``roomy``: one with room for all
     texts at once; ``resident``: the trainer during play; ``training``: at its peak. ``share``: the user's setting for
@@ -59,7 +60,7 @@ def share_out(
         trains = not level or training + engines * ASLEEP <= usable
         if trains and engines * need <= given <= free:
             return Sharing(engines, int(1000 * given / gpu / engines) / 1000, level)
-    return None
+    return Sharing(engines, (share or engines * least / gpu) / engines, fits=False)
 
 
 def engine_players(online: OnlineSettings, *, together: bool = False) -> list[str]:
@@ -73,10 +74,10 @@ def engine_players(online: OnlineSettings, *, together: bool = False) -> list[st
     return [SELF, *filter(is_local, others)]
 
 
-def sleep_level(online: OnlineSettings, weights: float, host: float, *, adapters: bool) -> int:
+def sleep_level(online: OnlineSettings, weights: float, host: float) -> int:
     """Return the level at which a machine's engines may sleep: 1 if its memory, ``host``, has room for their
     ``weights``, else 2; 0 if they play while others train, or if adapters would be lost.
     """
     if online.overlap:
         return 0
-    return 1 if weights <= _HOST * host else 0 if adapters else 2
+    return 1 if weights <= _HOST * host else 0 if online.lora else 2

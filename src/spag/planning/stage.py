@@ -17,7 +17,7 @@ class StagePlan:
     ``memory`` is its use of a GPU or process, in bytes: training's if every utterance has the maximum length, play's if
     they have the usual one; ``room`` is the available memory. ``shortage`` says what does not fit into memory
     (empty: it fits), ``refusals`` why else it cannot run as configured, ``advice`` names the nearest settings with
-    which it could. ``engines``: those of online play next to a trainer on each GPU; ``sharing``: how they share it.
+    which it could. ``sharing``: how vLLM's engines of online play share each GPU, most often with a trainer.
     """
 
     name: str
@@ -30,7 +30,6 @@ class StagePlan:
     hours: float
     memory: Memory = field(default_factory=Memory)
     room: float = 0.0
-    engines: int = 0
     sharing: Sharing | None = None
     shortage: str = ""
     refusals: list[str] = field(default_factory=list)
