@@ -19,7 +19,7 @@ from spag.config.files import load_config
 from spag.config.presets import preset_text
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
-from spag.planning import doctor, here, specs
+from spag.planning import doctor, here
 from spag.planning.doctor import Finding, Status, examine, examine_presets
 from spag.planning.specs import GIB, PCIE, Device, at_hand, find_gpu
 from spag.storage import machine as looking
@@ -252,7 +252,6 @@ def test_a_damaged_machine_is_examined_all_the_same(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(constants, "HF_HUB_CACHE", f"/tmp/{'a' * 300}/models")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", fail)
-    monkeypatch.setattr(specs, "_DRIVERS", (tmp_path,))
     says = {one.name: one for one in examine()}
     assert not [name for name in says if name.startswith("GPU ")] and says["transformers"].status is Status.WORKS
     assert "models" in says["disk"].detail and not says["disk"].detail.startswith("0 GiB")
@@ -262,7 +261,6 @@ def test_a_damaged_machine_is_examined_all_the_same(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_presets_are_examined_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With NVIDIA's driver there torch is asked for GPUs, and it may be what is missing."""
-    monkeypatch.setattr(specs, "_DRIVERS", (tmp_path,))
     monkeypatch.setitem(sys.modules, "torch", None)
     assert at_hand(ModelConfig())[0].is_cpu
     result = CliRunner().invoke(doctor_command, [], catch_exceptions=False)

@@ -34,6 +34,7 @@ from spag.planning.memory import play_memory, training_memory
 from spag.planning.plan import Planner, StagePlan
 from spag.planning.samples import Work, play_work, teacher_work
 from spag.planning.specs import GIB, GPUS, KNOWN_SHAPES, Device, find_gpu, gpu_of
+from spag.runs.machine_checks import SLOT_TOKENS
 from spag.runs.teachers import bot_games, teacher_path
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_rows
@@ -557,7 +558,7 @@ def test_too_few_games_to_imitate_are_named_with_the_option_that_names_more() ->
 
 def test_constants_are_still_those_of_what_imports_torch() -> None:
     assert (forward.CHUNK, forward.CHUNK_ON_GPU) == (memory.CHUNK, memory.CHUNK_ON_GPU)
-    assert slots.GROWTH == memory.SLOT
+    assert slots.GROWTH == SLOT_TOKENS
     assert transfer.BUFFER_BYTES == memory.BUFFER
 
 

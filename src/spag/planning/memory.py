@@ -11,11 +11,10 @@ from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import EngineConfig
 from spag.engines.prompts import context_length
 from spag.planning.specs import GIB, ModelShape
+from spag.runs.machine_checks import SLOT_TOKENS
 
 CHUNK, CHUNK_ON_GPU = 128, 1024
 """Equal to those of ``spag.models.forward``, as a test checks: that module imports torch, this one must not."""
-SLOT = 128
-"""The tokens by which slots of the transformers engine grow: equals ``GROWTH`` of ``engines/transformers/slots.py``."""
 BUFFER = 256 * 2**20
 """Equals ``BUFFER_BYTES`` of ``engines/vllm/transfer.py``, as a test checks."""
 PROGRAM = 0.7e9
@@ -160,6 +159,6 @@ def play_memory(
     as many tokens as a model has positions, and fills the rest of its share of the GPU.
     """
     most, gpus = context_length(engine.max_length, shape.positions), engine.tensor_parallel if vllm else 1
-    tokens = most if vllm else engine.concurrency * (longest // SLOT + 1) * SLOT
+    tokens = most if vllm else engine.concurrency * (longest // SLOT_TOKENS + 1) * SLOT_TOKENS
     weights, cache = models * number * shape.parameters / gpus, models * tokens * shape.kv_bytes(number, gpus)
     return Memory(policies=weights, cache=cache, activations=models * _VLLM_WORKING * vllm)

@@ -7,7 +7,6 @@ stored here, so that planning them needs neither torch nor the network.
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from spag.algorithms.settings import LoraConfig
@@ -190,10 +189,6 @@ def gpu_of(name: str, memory: float) -> Device:
     return replace(nearest, name=name if known else f"{name} (speeds of {nearest.name})", memory=memory)
 
 
-_DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/kfd"))
-"""One of these exists if there may be a GPU."""
-
-
 def at_hand(model: ModelConfig) -> tuple[Device, int]:
     """Return the device that this machine trains and plays on, and their number: its GPUs, else its CPU."""
     if found := gpus_at_hand(model):
@@ -209,19 +204,17 @@ def at_hand(model: ModelConfig) -> tuple[Device, int]:
 
 def gpus_at_hand(model: ModelConfig) -> tuple[Device, int] | None:
     """Return the kind and number of this machine's GPUs; ``None`` if ``model`` has none."""
-    if model.device == "cpu" or not any(driver.exists() for driver in _DRIVERS):
-        return None  # without importing torch, which takes seconds
-    try:
-        found = torch_gpus()
-    except (ImportError, OSError):  # spag doctor reports why
-        return None
+    found: list[Any] = []
+    if model.device != "cpu":
+        with suppress(ImportError, OSError):  # spag doctor reports why
+            found = torch_gpus()
     count = 1 if model.names_one_device else len(found)
     return (gpu_of(found[0].name, float(found[0].total_memory)), count) if found else None
 
 
 def torch_gpus() -> list[Any]:
     """Return torch's properties of each GPU; none if CUDA cannot start, as with a driver that does not match."""
-    import torch  # noqa: PLC0415 - as above
+    import torch  # noqa: PLC0415 - slow to import
 
     with suppress(RuntimeError):
         return [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
