@@ -75,8 +75,8 @@ def test_one_small_gpu_cannot_train_all_weights_and_an_adapter_is_named() -> Non
     assert imitation.problems
     assert imitation.memory.total > 16 * 6.7e9 > imitation.room
     adapter, sharded = imitation.advice
-    assert adapter.startswith("--set imitation.micro_batch_size=1 --set imitation.lora={}: ")
-    assert sharded.startswith("--gpus 8 --set imitation.micro_batch_size=1 --set imitation.parallel=fsdp: ")
+    assert adapter.startswith("--set imitation.lora={}: ")
+    assert sharded.startswith("--gpus 8 --set imitation.parallel=fsdp: ")
     for advice in (adapter, sharded):  # can be pasted behind the command
         changed = command(
             "llama2-7b", "--gpu", "rtx 4090", "--set", REPLICAS[0], *shlex.split(advice.rpartition(":")[0])
