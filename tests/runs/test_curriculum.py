@@ -50,7 +50,7 @@ engine: {{concurrency: 4}}
 arena: {{tasks: 1, entrants: [base, reinforce]}}
 """
 PLAYED = (TABOO, KuhnPoker(), Nim())
-NOTE = "The arena plays Adversarial Taboo only. Phases also play Kuhn poker, Nim, which it does not compare."
+NOTE = "The arena plays only Adversarial Taboo. Phases also play Kuhn poker, Nim, in which models are not compared."
 
 
 def test_no_two_phases_play_equal_games(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_phase_trains_the_adapter_of_the_start(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps(described))
     phases = "[{algorithm: turnwise, lora: {rank: 4}}, {algorithm: turnwise, lora: {rank: 16}}]"
     config = parse_config(f"{{game: {{name: nim}}, model: {{name: '{tmp_path}'}}, phases: {phases}}}", "test")
-    with pytest.raises(ConfigError, match=r"^phases\.1\.lora\.rank=16: this phase trains the adapter of .* to 4, as"):
+    with pytest.raises(ConfigError, match=r"^phases\.1\.lora\.rank=16: this phase trains the adapter of .* to 4, its"):
         check_run(config, config.game.build())
 
 
@@ -138,7 +138,7 @@ def test_the_web_pages_show_the_games_of_every_phase(client: TestClient) -> None
     pages = {at: client.get(at) for at in ("/", "/games", "/play", "/games?game=nim&outcome=tie")}
     assert {at: answer.status_code for at, answer in pages.items()} == dict.fromkeys(pages, 200)
     overview = pages["/"].text
-    assert "what cannot be read" not in overview and "not shown" not in overview and NOTE in overview
+    assert "cannot be read" not in overview and "not shown" not in overview and NOTE in overview
     for game in PLAYED:
         assert f"<h3>{game.title}</h3>" in overview and f'<option value="{game.name}">' in pages["/games"].text
     assert "<b>8 games</b>" in client.get("/games?game=kuhn_poker").text
