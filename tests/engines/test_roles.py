@@ -65,7 +65,7 @@ def test_a_role_s_adapter_plays_against_the_whole_of_them() -> None:
 def test_names_are_those_of_modules_and_folders() -> None:
     assert adapter_name("kuhn_poker/player_0") == "kuhn_poker-player_0"
     assert adapter_name("openspiel:go(board_size=5)/../black") == "openspiel-go-board_size-5-----black"
-    with pytest.raises(ConfigError, match=r"a\.b/x and a:b/x would have adapters with the same name"):
+    with pytest.raises(ConfigError, match=r"a\.b/x and a:b/x would share an adapter's name"):
         adapter_names(["a.b/x", "a:b/x"])
 
 

@@ -116,7 +116,7 @@ def test_a_checkpoint_that_was_damaged_is_named(
     [damaged] = (folder / "state" / "checkpoint-4").glob(file)
     damaged.write_bytes(damaged.read_bytes()[:size])
     with pytest.raises(
-        RunError, match=r"checkpoint-4: cannot be resumed: one of its files is damaged .*; remove .*state to train from"
+        RunError, match=r"checkpoint-4: cannot be resumed, a file in it is damaged .*; remove .*state to train from"
     ) as error:
         train_tiny(model_folder, folder, settings())
     assert "\n" not in str(error.value)

@@ -71,7 +71,7 @@ def test_train_spag_mixes_instruction_data_in(
     mix = (f"spag.sft_data={sft_file}", "spag.sft_samples=2")
     result = train("spag", upstream_file, model_folder, output, *mix)
     assert "1 step on 4 samples" in result.output  # two with a text, two of the six SFT rows
-    assert f"{upstream_file}: 1 of 3 rows have an empty completion" in result.output
+    assert f"{upstream_file}: skipped 1 of 3 rows with an empty completion" in result.output
     assert "warning" not in result.output
     assert types(output) == ["rl", "rl", "sft", "sft"]
     drawn = {row.prompt for row in read_samples(output / "samples.jsonl") if row.type is SampleType.SFT}
@@ -112,7 +112,7 @@ def test_train_imitation_reads_upstreams_file_and_mixes(
     tmp_path: Path, model_folder: Path, sft_file: Path, upstream_file: Path
 ) -> None:
     result = train("imitation", upstream_file, model_folder, tmp_path / "plain")
-    assert result.output.count("1 of 3 rows have an empty completion") == 1 and "warning" not in result.output
+    assert result.output.count("skipped 1 of 3 rows with an empty completion") == 1 and "warning" not in result.output
     assert "1 step on 2 samples" in result.output
     result = train("imitation", upstream_file, model_folder, tmp_path / "mixed", f"imitation.sft_data={sft_file}")
     assert "2 steps on 8 samples" in result.output

@@ -314,7 +314,7 @@ def test_adapters_for_no_layer_are_refused(targets: Any, whole: Path) -> None:
         LoraSettings(rank=2, target_modules=targets),
     )
     accelerator = make_accelerator(model, UpdateSettings(lora=lora), seed=0)
-    with pytest.raises(ConfigError, match=r"^lora: .* does not support such an adapter: ") as error:
+    with pytest.raises(ConfigError, match=r"^lora: .* supports no such adapter: ") as error:
         trainable(model, lora, accelerator, seed=0, longest=16, roles={}, sharded=False)
     assert one_line(error)
 

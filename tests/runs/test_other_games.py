@@ -76,7 +76,7 @@ def test_a_game_without_teacher_games_names_its_bots(tmp_path: Path) -> None:
     config = parse_config("game: {name: kuhn_poker}\nmodel: {dtype: float32}", "test")
     with pytest.raises(
         ConfigError,
-        match=r"kuhn_poker ships no teacher games; .* one of its bots: bot:random, bot:constant, bot:equilibrium",
+        match=r"kuhn_poker ships no teacher games; .* its bots: bot:random, bot:constant, bot:equilibrium",
     ):
         run(config, tmp_path, SilentReporter())
 

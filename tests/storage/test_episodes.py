@@ -248,7 +248,7 @@ def test_empty_utterances_are_left_out_and_empty_instruction_data_stays(
         ("p", "", SampleType.SFT, None),  # upstream trains its end token
     ]
     assert [record.getMessage() for record in described.records] == [
-        f"{path}: 2 of 6 rows have an empty completion and are skipped: nothing to train on"
+        f"{path}: skipped 2 of 6 rows with an empty completion: nothing to train on"
     ]
     described.clear()
     path.write_text(json.dumps(rows[1:2]))

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from spag.core.types import Task
     from spag.games.base import Game
 
-force_option = click.option(
-    "--force", is_flag=True, help="Replace games played by other models or with other settings."
-)
+force_option = click.option("--force", is_flag=True, help="Replace games of other models or settings.")
 
 
 @click.command("play")

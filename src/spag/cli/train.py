@@ -174,9 +174,7 @@ def rewards_command(
     else:
         print_rewards(game, stats, len(rows))
     if stats.held_out:
-        reporter.note(
-            f"{stats.held_out:,} of these games are on held-out tasks: a model trained on them has seen these tasks"
-        )
+        reporter.note(f"{stats.held_out:,} of these games are on held-out tasks, which training would then have seen")
 
 
 def _check_learner(learner: str, games: "Iterable[Episode]", where: str) -> None:

@@ -159,9 +159,7 @@ def resuming(checkpoint: Path) -> AbstractContextManager[None]:
         if is_out_of_memory(error):
             return RunError(f"{checkpoint}: out of memory while reading it; free memory, then retry: training resumes")
         fix = f"remove {checkpoint.parent} to train from the start"
-        return RunError(
-            f"{checkpoint}: cannot be resumed: one of its files is damaged ({first_line(error, 120)}); {fix}"
-        )
+        return RunError(f"{checkpoint}: cannot be resumed, a file in it is damaged ({first_line(error, 120)}); {fix}")
 
     return library_errors(explain, also=(CheckpointException, PickleError))
 

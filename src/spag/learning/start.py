@@ -154,9 +154,7 @@ def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model
         task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules
     )
     torch.manual_seed(seed)
-    with library_errors(
-        lambda error: ConfigError(f"lora: {model} does not support such an adapter: {first_line(error)}")
-    ):
+    with library_errors(lambda error: ConfigError(f"lora: {model} supports no such adapter: {first_line(error)}")):
         if isinstance(policy, peft.PeftModel):
             policy.add_adapter(name, settings)
             return policy

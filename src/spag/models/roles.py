@@ -32,9 +32,7 @@ def adapter_names(roles: Iterable[str]) -> dict[str, str]:
     names = {role: adapter_name(role) for role in roles}
     owners = {name: role for role, name in names.items()}
     if shared := next(((role, owners[name]) for role, name in names.items() if owners[name] != role), None):
-        raise ConfigError(
-            f"lora.per_role: {' and '.join(shared)} would have adapters with the same name; train them in separate runs"
-        )
+        raise ConfigError(f"lora.per_role: {' and '.join(shared)} would share an adapter's name; train them separately")
     return names
 
 

@@ -136,12 +136,7 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
         online = [phase.settings for phase in config.phases if isinstance(phase.settings, OnlineSettings)]
         if config.cluster.online_workers and online:
             training = max(settings.processes or 1 for settings in online)
-            yield (
-                "cluster.online_workers",
-                config.cluster.online_workers,
-                has - training,
-                f"{what} left to play",
-            )
+            yield "cluster.online_workers", config.cluster.online_workers, has - training, f"{what} left to play"
     if any(kind_of(name) is Kind.ENDPOINT for name in players(config)):
         yield "engine.concurrency", engine.concurrency, max(open_files() - _FILES, 1), "connections (ulimit -n)"
 

@@ -39,9 +39,7 @@ def teacher_path(game: Game) -> Path:
     path = Path(module.__file__ or "").parent / "data" / "teacher_games.jsonl"
     if not path.is_file():
         bots = ", ".join(bot_names(game)) or "none"
-        raise ConfigError(
-            f"episodes: {game.name} ships no teacher games; name files of games, or one of its bots: {bots}"
-        )
+        raise ConfigError(f"episodes: {game.name} ships no teacher games; name files of games, or its bots: {bots}")
     return path
 
 

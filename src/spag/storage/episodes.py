@@ -108,9 +108,7 @@ def read_samples(path: str | Path) -> Iterator[TrainingSample]:
         else:
             empty += 1
     if empty:
-        logger.warning(
-            "%s: %d of %d rows have an empty completion and are skipped: nothing to train on", path, empty, total
-        )
+        logger.warning("%s: skipped %d of %d rows with an empty completion: nothing to train on", path, empty, total)
 
 
 def all_samples(path: str | Path) -> Iterator[TrainingSample]:

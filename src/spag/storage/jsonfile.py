@@ -77,9 +77,7 @@ def lines_of(
     while line := stream.readline(MAX_LINE + 1):
         number += 1
         if len(line) > MAX_LINE:
-            raise DataError(
-                f"{path}:{number}: the line is longer than {MAX_LINE:,} bytes, which no valid row is; remove it"
-            )
+            raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE:,} bytes; no valid row is: remove it")
         if torn is not None and not line.endswith(b"\n"):
             if is_torn(line, torn if number == 1 else b""):
                 return

@@ -84,9 +84,7 @@ class Access:
             fix = f"use at least {_SHORTEST_TOKEN}: openssl rand -hex 16"
             raise ConfigError(f"the token has {len(token)} characters; {fix}")
         if not (token.isascii() and token.isprintable()):
-            raise ConfigError(
-                "the token has characters that are not allowed in headers; use ASCII: openssl rand -hex 16"
-            )
+            raise ConfigError("the token has characters that headers cannot contain; use ASCII: openssl rand -hex 16")
         object.__setattr__(self, "token", token)
 
     def is_foreign(self, host: str) -> bool:
