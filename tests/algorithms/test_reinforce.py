@@ -147,7 +147,7 @@ def test_games_that_cannot_be_trained_are_refused() -> None:
     with pytest.raises(DataError, match="utterance 1 has no token ids"):
         credit([mute])
     other = replace(GAMES[0], history=tuple(replace(said, prompt_digest="0" * 12) for said in GAMES[0].history))
-    with pytest.raises(DataError, match="utterance 1 answered another prompt"):
+    with pytest.raises(DataError, match="utterance 1 answered a different prompt"):
         credit([other])
 
 

@@ -48,7 +48,7 @@ def said(*arguments: object) -> str:
 def test_every_command_says_how_to_go_on(tmp_path: Path, model_folder: Path) -> None:
     assert said("run", "demo", "--output", tmp_path) == RESUMES
     game = ("--game", "kuhn_poker", "--set", "model.dtype=float32")
-    assert said("play", "bot:random", *game, "--output", tmp_path / "games.jsonl") == RESUMES
+    assert said("play", "bot:random", *game, "--count", 4, "--output", tmp_path / "games.jsonl") == RESUMES
     assert said("arena", "bot:random", "b=bot:random", *game, "--output", tmp_path / "arena") == RESUMES
     samples = tmp_path / "samples.jsonl"
     samples.write_text('{"prompt": "a", "completion": "b"}\n')

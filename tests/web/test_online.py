@@ -172,7 +172,7 @@ def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: Path, file: str, r
     with visitor(site(folder)) as client:
         page = Reader(client.get("/").text).text
     assert line in page and str(folder) not in page and "reinforce steps 1–2" in page and "1-imitation" in page
-    assert ("nats a token" in page) == (file != "metrics")  # the curves need no other file
+    assert ("entropy, nats per token" in page) == (file != "metrics")  # the curves need no other file
 
 
 @pytest.mark.slow
