@@ -68,7 +68,7 @@ class Site:
         if run.config is None and self._known.config is not None:
             return f"{self.path}: config.yaml is gone; the page shows the run by the settings read before"
         if any(map(self.index.holds, self._known.games.keys() - run.games.keys())):
-            return f"{self.path}: another game than before, {', '.join(run.games)}; start spag web again to see it"
+            return f"{self.path}: another game than before, {', '.join(run.games)}; restart spag web to see it"
         return ""
 
     def game_of(self, episode: Episode) -> Game:
