@@ -98,9 +98,8 @@ def doctor_command(config_names: tuple[str, ...], as_json: bool) -> None:
     from spag.planning.doctor import Status, examine, examine_presets
 
     runs = list(examine_presets(config_names or DEFAULT_PRESETS))
-    machine = list(examine())
-    findings = [*machine, *runs]
-    can_play = all(one.status is not Status.MISSING for one in machine if one.name == "transformers")
+    findings = [*examine(), *runs]
+    can_play = not any(one.stops_play for one in findings)
     fits = not any(one.status is Status.MISSING for one in runs)
     if as_json:
         print_json({"can_play": can_play, "fits": fits, "findings": findings})

@@ -55,12 +55,15 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. fix: the command or setting that would help; empty if nothing needs to be done."""
+    """One finding. fix: the command or setting that would help; empty if nothing needs to be done. stops_play: no model
+    can play.
+    """
 
     name: str
     status: Status
     detail: str
     fix: str = ""
+    stops_play: bool = False
 
 
 def examine() -> Iterator[Finding]:
@@ -74,7 +77,7 @@ def examine() -> Iterator[Finding]:
         import transformers  # noqa: F401, PLC0415 - the same
     except (ImportError, OSError) as error:
         detail = f"cannot be imported: {first_line(error)}"
-        yield Finding("transformers", Status.MISSING, detail, f"{_TORCH} transformers")
+        yield Finding("transformers", Status.MISSING, detail, f"{_TORCH} transformers", stops_play=True)
         yield _vllm("cpu")
     else:
         yield from _gpus_and_engines()
