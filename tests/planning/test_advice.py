@@ -53,7 +53,7 @@ CASES = {
     ),
     "engines beside training": Case(
         (LLAMA, *ON_RAY, "cluster.online_workers=2"), 4, A10G, "reinforce play",
-        "--gpus 16 --set engine.tensor_parallel=4",
+        "--gpus 10 --set engine.tensor_parallel=4",
     ),
     "training beside engines": Case(
         (LLAMA, *ON_RAY, "cluster.online_workers=2"), 4, A10G, "reinforce",

@@ -58,11 +58,16 @@ def advice(
         kinds = ("PHASE.lora={}", "PHASE.lora.quantize=true")[phase.lora is not None : 1 + on_gpu]
         adapters = [(*lean, kind, *_WHOLE) for kind in kinds]
     online = any(isinstance(one.settings, OnlineSettings) for one in config.phases)
-    for gpus in [devices * times for times in (2, 4, 8, 16, 32) if on_gpu]:
+    cluster = config.cluster
+    actors = cluster.actors if isinstance(phase, OnlineSettings) else 0
+    engines, trainers = actors or (cluster.workers if cluster.address else 1) or 1, devices - actors * engine.gpus
+    for times in (2, 4, 8, 16, 32) if on_gpu else ():
         if phase:
-            more.append((gpus, (*_lean(config, gpus, phase, splits=splits), "PHASE.parallel=fsdp")))
-        if splits and (config.cluster.actors or not online):  # else each trainer would need several GPUs
-            more.append((gpus, (f"engine.tensor_parallel={engine.tensor_parallel * gpus // devices}",)))
+            sharded = (*_lean(config, devices * times, phase, splits=splits), "PHASE.parallel=fsdp")
+            more.append((devices * times, sharded))
+        if splits and (cluster.actors or not online):  # else each trainer would need several GPUs
+            gpus = engines * engine.gpus * times + (trainers if actors else 0)
+            more.append((max(gpus, devices), (f"engine.tensor_parallel={engine.tensor_parallel * times}",)))
     here = first((devices, one) for one in same)
     return here or [*first((devices, one) for one in adapters), *first(more)]
 
