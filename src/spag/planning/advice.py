@@ -39,8 +39,8 @@ def advice(
             kept = [one.replace("PHASE", place) for one in changes]
             if (found := size(kept, gpus)) is None:
                 continue
-            for one in reversed(changes):
-                fewer = [other for other in kept if other != one.replace("PHASE", place)]
+            for one in reversed(kept):
+                fewer = [other for other in kept if other != one]
                 if (without := size(fewer, gpus)) is not None:
                     kept, found = fewer, without
             words = [f"--gpus {gpus}"] * (gpus != devices) + [f"--set {one}" for one in kept]
@@ -58,25 +58,35 @@ def advice(
         kinds = ("PHASE.lora={}", "PHASE.lora.quantize=true")[phase.lora is not None : 1 + on_gpu]
         adapters = [(*lean, kind, *_WHOLE) for kind in kinds]
     online = any(isinstance(one.settings, OnlineSettings) for one in config.phases)
-    cluster = config.cluster
-    actors = cluster.actors if isinstance(phase, OnlineSettings) else 0
-    engines, trainers = actors or (cluster.workers if cluster.address else 1) or 1, devices - actors * engine.gpus
+    cluster, actors = config.cluster, _actors(config, phase)
+    engines = actors or (cluster.workers if cluster.address else 1) or 1
+    trainers = _trainers(config, devices, phase, splits=splits) if actors else 0
     for times in (2, 4, 8, 16, 32) if on_gpu else ():
         if phase:
             sharded = (*_lean(config, devices * times, phase, splits=splits), "PHASE.parallel=fsdp")
             more.append((devices * times, sharded))
         if splits and (cluster.actors or not online):  # else each trainer would need several GPUs
-            gpus = engines * engine.gpus * times + (trainers if actors else 0)
-            more.append((max(gpus, devices), (f"engine.tensor_parallel={engine.tensor_parallel * times}",)))
+            gpus = max(engines * engine.gpus * times + trainers, devices)
+            more.append((gpus, (f"engine.tensor_parallel={engine.tensor_parallel * times}",)))
     here = first((devices, one) for one in same)
     return here or [*first((devices, one) for one in adapters), *first(more)]
 
 
+def _actors(config: RunConfig, phase: UpdateSettings | None) -> int:
+    """Return how many engines play for a phase on GPUs of their own."""
+    return config.cluster.actors if isinstance(phase, OnlineSettings) else 0
+
+
+def _trainers(config: RunConfig, gpus: int, phase: UpdateSettings | None, *, splits: bool) -> int:
+    """Return how many processes can train a phase on ``gpus`` GPUs, beside its actors or sharing GPUs with vLLM."""
+    each, actors = config.engine.gpus, _actors(config, phase)
+    shares = splits and isinstance(phase, OnlineSettings) and not actors
+    return max(gpus // each if shares else gpus - actors * each, 1)
+
+
 def _lean(config: RunConfig, gpus: int, phase: UpdateSettings, *, splits: bool) -> Changes:
     """Return what saves memory with any weights and optimiser, and as many processes as ``gpus`` allow."""
-    online, each = isinstance(phase, OnlineSettings), config.engine.gpus
-    actors = config.cluster.actors * online
-    processes = gpus - actors * each if actors or not (splits and online) else gpus // each
+    online = isinstance(phase, OnlineSettings)
     steps = ("engine.memory=null", "PHASE.overlap=0", "PHASE.evaluate_every=null") if online else ()
-    changes = f"PHASE.processes={max(processes, 1)}", "PHASE.micro_batch_size=1", "PHASE.gradient_checkpointing=true"
-    return *steps, *changes
+    processes = f"PHASE.processes={_trainers(config, gpus, phase, splits=splits)}"
+    return *steps, processes, "PHASE.micro_batch_size=1", "PHASE.gradient_checkpointing=true"
