@@ -50,7 +50,7 @@ class Variety(Game):
     bots = {"random": random_bot}
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
-        return drawn([Task(f"{split}-{n}", {"number": n}) for n in range(12)], count, seed, "of 12 tasks asked for")
+        return drawn([Task(f"{split}-{n}", {"number": n}) for n in range(12)], count, seed, "there are 12")
 
     def observe(self, state: State, role: str) -> Observation:
         return Observation(role, state.history, {"number": state.task.data["number"]})

@@ -549,7 +549,7 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         ),
         (
             ("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"),
-            "9000 words asked for, but shipped has",
+            "9,000 words asked for, but shipped has",
         ),
         (("run", "", "--dry-run"), "'': no such config file, and no preset of that name"),
         (("config",), "config [OPTIONS] COMMAND [ARGS]...\n\n  Show a config with every option"),

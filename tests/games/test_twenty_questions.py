@@ -166,7 +166,7 @@ def test_tasks_are_drawn_by_seed() -> None:
     assert GAME.tasks(Split.TRAIN, 5, 1) == GAME.tasks(Split.TRAIN, 5, 1) != GAME.tasks(Split.TRAIN, 5, 2)
     assert json.loads(json.dumps(dict(GAME.tasks(Split.TRAIN, 1, 0)[0].data)))["max_questions"] == 20
     with pytest.raises(
-        ConfigError, match=r"9999 tasks asked for, but twenty_questions has \d+ in its held_out split; ask for fewer"
+        ConfigError, match=r"9,999 tasks asked for, but twenty_questions has \d+ in its held_out split; ask for fewer"
     ):
         GAME.tasks(Split.HELD_OUT, 9999, 0)
 

@@ -475,7 +475,7 @@ def test_a_length_that_would_cut_what_was_sampled_is_refused_first(
 
 
 def test_what_a_late_step_would_find_wrong_is_refused_first(model_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"phases\.0\.evaluation_tasks \(kuhn_poker\): 1000 tasks asked for"):
+    with pytest.raises(ConfigError, match=r"phases\.0\.evaluation_tasks \(kuhn_poker\): 1,000 tasks asked for"):
         run_here(config_for(model_folder, "reinforce.evaluation_tasks=1000"), tmp_path / "run")
     mix = "reinforce.mix=[{name: kuhn_poker, weight: 30}, {name: nim}]"
     with pytest.raises(ConfigError, match="mix: weight 1 gives nim none of the 12 games of a step; raise the weight"):

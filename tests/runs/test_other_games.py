@@ -85,7 +85,7 @@ def test_a_game_without_teacher_games_names_its_bots(tmp_path: Path) -> None:
     ("option", "message"),
     [
         ("arena.tasks=22", "arena.tasks: 22 tasks asked for, but guess_my_city has 21"),
-        ("spag.tasks=1000", "phases.1.tasks: 1000 tasks asked for, but"),
+        ("spag.tasks=1000", "phases.1.tasks: 1,000 tasks asked for, but"),
         ("spag.opponents={bot:best: 1}", "bot:best: guess_my_city has no such bot"),
     ],
 )

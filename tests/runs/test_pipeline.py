@@ -529,8 +529,8 @@ def test_a_dry_run_says_what_a_run_would_do_and_does_nothing(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("arena.tasks=99999", "arena.tasks: 99999 words asked for"),
-        ("spag.tasks=99999", "phases.1.tasks: 99999 words asked for, but "),
+        ("arena.tasks=99999", "arena.tasks: 99,999 words asked for"),
+        ("spag.tasks=99999", "phases.1.tasks: 99,999 words asked for, but "),
         ("game.words=/nope", "/nope: cannot be read: No such file"),
         ("spag.sft_data=/nope", "/nope: cannot be read: No such file"),
         ("imitation.episodes=[/nope]", "/nope: cannot be read: No such file"),

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
+from spag.core.visible import counted
 
 Bot = Callable[[Observation, random.Random], str]
 """A scripted player: returns an utterance. Deterministic given the random generator."""
@@ -217,12 +218,14 @@ def split_in_id(task: Task) -> Split:
     return Split.HELD_OUT if task.id.startswith(f"{Split.HELD_OUT}-") else Split.TRAIN
 
 
-def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> list[Item]:
-    """Return ``count`` of ``items``, drawn by ``seed``, or all. ``shortage`` completes the error for too many."""
+def drawn(items: list[Item], count: int | None, seed: int, shortage: str, what: str = "task") -> list[Item]:
+    """Return ``count`` of ``items``, drawn by ``seed``, or all. ``shortage`` completes the error for too many, ``what``
+    names one of them.
+    """
     if count is None:
         return items
     if count > len(items):
-        raise ConfigError(f"{count} {shortage}")
+        raise ConfigError(f"{counted(count, what)} asked for, but {shortage}")
     return random.Random(seed).sample(items, count)
 
 
@@ -231,7 +234,7 @@ def tasks_of(game: Game, splits: Sequence[Split], count: int | None, seed: int) 
     if len(splits) == 1:
         return game.tasks(splits[0], count, seed)
     everything = [task for split in splits for task in game.tasks(split, None, seed)]
-    return drawn(everything, count, seed, f"tasks asked for, but there are {len(everything)}")
+    return drawn(everything, count, seed, f"there are {len(everything):,}")
 
 
 def bracketed(text: str, moves: Iterable[str]) -> str | None:

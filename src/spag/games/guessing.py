@@ -80,7 +80,7 @@ class GuessingGame(Game):
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         names = [name for name in self.entries() if split_of(name) is split]
-        shortage = f"tasks asked for, but {self.name} has {len(names)} in its {split} split; ask for fewer"
+        shortage = f"{self.name} has {len(names)} in its {split} split; ask for fewer"
         return [self.task_of(self.entries()[name]) for name in drawn(names, count, seed, shortage)]
 
     def split_of(self, task: Task) -> Split:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from spag.core.errors import ConfigError
 from spag.core.types import Observation, Outcome, Result, State, Task, Utterance
+from spag.core.visible import counted
 from spag.games.base import Bot, Decision, Figure, Game, Policy, SolvedGame, bracketed, outcome_map
 
 Moves = tuple[str, ...]
@@ -237,7 +238,8 @@ def in_rounds(tasks: int, size: int, count: int | None, seed: int, setting: str)
     if count is None:
         return list(range(tasks))
     if count > tasks:
-        raise ConfigError(f"{count} tasks asked for, but the split has {tasks}; ask for fewer or raise game.{setting}")
+        more = f"ask for fewer or raise game.{setting}"
+        raise ConfigError(f"{counted(count, 'task')} asked for, but the split has {tasks:,}; {more}")
     rng = random.Random(seed)
     rounds = rng.sample(range(tasks // size), -(-count // size))
     return [size * drawn + place for drawn in rounds for place in rng.sample(range(size), size)][:count]

@@ -68,6 +68,9 @@ def test_tasks_are_words_of_a_split(tmp_path: Path) -> None:
         count = sum(split_of(word) is Split.TRAIN for word in ("river", "bread", "piano"))
         with pytest.raises(ConfigError, match=f"has {count} in its train split; ask for fewer or {fix}"):
             game.tasks(Split.TRAIN, 4, 0)
+    words.write_text("river\n")
+    with pytest.raises(ConfigError, match=r"^1 word asked for, but .*words\.txt has 0 in its held_out split"):
+        AdversarialTaboo(words=str(words)).tasks(Split.HELD_OUT, 1, 0)
 
 
 def test_a_person_may_type_a_word() -> None:

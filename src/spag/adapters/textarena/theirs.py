@@ -155,8 +155,8 @@ class TextArenaGame(Game):
         return partial(get, self.name, **settings_of(self)), ()  # made at run time: pickle cannot import the class
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
-        shortage = f"seeds asked for, but there are {self.seeds} in each split; raise game.seeds"
-        numbers = drawn(list(range(self.seeds)), count, seed, shortage)
+        shortage = f"there are {self.seeds:,} in each split; raise game.seeds"
+        numbers = drawn(list(range(self.seeds)), count, seed, shortage, "seed")
         seeds = {number: derive_seed(self.env_id, split, number) % 2**32 for number in numbers}
         return [Task(f"{split}-{number:04d}", {"seed": own}) for number, own in seeds.items()]
 

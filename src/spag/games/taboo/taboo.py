@@ -126,10 +126,9 @@ class AdversarialTaboo(Game):
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         every = load_words(self.words, self.top_words, self.language)
         words = [word for word in every if split_of(word, self.language) is split]
-        has = f"{self.words} has {len(words)} in its {split} split"
+        has = f"{self.words} has {len(words):,} in its {split} split"
         more = "raise game.top_words" if len(every) == self.top_words else "use another list"
-        shortage = f"words asked for, but {has}; ask for fewer or {more}"
-        return [self._task(word) for word in drawn(words, count, seed, shortage)]
+        return [self._task(word) for word in drawn(words, count, seed, f"{has}; ask for fewer or {more}", "word")]
 
     def split_of(self, task: Task) -> Split:
         word = task.data.get("target_word")

@@ -86,8 +86,8 @@ class TicTacToe(OpenGame):
             for squares in same
             if (number % _HELD_OUT_IN == 0) == (split is Split.HELD_OUT)
         ]
-        shortage = f"openings asked for, but the {split} split has {len(found)}; ask for fewer or raise game.opening"
-        return [_task(squares) for squares in drawn(found, count, seed, shortage)]
+        shortage = f"the {split} split has {len(found)}; ask for fewer or raise game.opening"
+        return [_task(squares) for squares in drawn(found, count, seed, shortage, "opening")]
 
     def split_of(self, task: Task) -> Split:
         """Return the split of any opening: a file may contain longer ones than this game starts from."""
