@@ -223,6 +223,17 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
             ["phases.0.mix=[{name: nimm}]"],
             "--set phases.0.mix=[{name: nimm}]: phases.0.mix.0.name: there is no game called 'nimm'; did you mean nim?",
         ),
+        (
+            "phases: [{algorithm: reinforce, mix: [{name: nim, largest_heap: 4}]}]",
+            [],
+            "test: phases.0.mix.0.largest_heap: heaps of 1 to 4 stones do not fill both splits",
+        ),
+        (
+            "phases: [{algorithm: reinforce, game: {language: de}}]",
+            ["reinforce.game.judge=paper"],
+            "--set reinforce.game.judge=paper: phases.0.game.judge: paper supports only English, not 'de'; set "
+            "phases.0.game.judge=strict",
+        ),
         ("", ["game=taboo"], "game: "),
         (
             "",

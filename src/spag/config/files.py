@@ -23,7 +23,8 @@ from spag.config.reading import parse_yaml, read_config_text
 from spag.config.schema import GAME_FAULT, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
 from spag.core.options import fault_of, shown
-from spag.games.registry import DEFAULT, SettingError
+from spag.games.base import SettingError
+from spag.games.registry import DEFAULT
 
 _KEY = re.compile(r"[^.=\s]{1,100}(\.[^.=\s]{1,100}){0,9}")
 _UNION = re.compile(r"[A-Z]\w*$|str$|list\[|literal\[|function-")

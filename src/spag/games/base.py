@@ -21,6 +21,20 @@ Bot = Callable[[Observation, random.Random], str]
 Policy = Mapping[str, Mapping[str, float]]
 """The probability of each move, by the key of the decision and the move's text."""
 Item = TypeVar("Item")
+PLACE = "\0"
+"""Stands for the game's place among the options of a run; no option and no quoted value contains it."""
+
+
+class SettingError(ConfigError):
+    """A wrong setting of a game. The message has ``PLACE`` before the setting's name: ``{PLACE}.take: ...``."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words.replace(PLACE, "game"))
+        self._words = words
+
+    def at(self, place: str) -> str:
+        """Return the message for a game whose settings are below the option ``place``."""
+        return self._words.replace(PLACE, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from spag.core.episodes import TABOO, Episode
 from spag.core.errors import ConfigError, DataError
 from spag.core.options import NO_NUMBER, fault_of, holds_bool, is_no_number
 from spag.core.plugins import load_plugin, plugin_names
-from spag.games.base import Game
+from spag.games.base import PLACE, Game, SettingError
 from spag.storage.episodes import read_episodes
 
 GROUP = "spag.games"
@@ -36,20 +36,6 @@ SHIPPED = {
     "tic_tac_toe": "spag.games.tic_tac_toe.board:TicTacToe",
     "nim": "spag.games.nim.nim:Nim",
 }
-_PLACE = "\0"
-"""Stands for the game's place among the options of a run; no option and no quoted value contains it."""
-
-
-class SettingError(ConfigError):
-    """A wrong setting of a game, below ``game``."""
-
-    def __init__(self, words: str) -> None:
-        super().__init__(words.replace(_PLACE, "game"))
-        self._words = words
-
-    def at(self, place: str) -> str:
-        """Return the message for a game whose settings are below the option ``place``."""
-        return self._words.replace(_PLACE, place)
 
 
 def names() -> list[str]:
@@ -66,17 +52,17 @@ def get(name: str, **settings: Any) -> Game:
     if unknown:
         near = difflib.get_close_matches(unknown[0], setting_names(name), n=1, cutoff=0.5)
         known = ", ".join(setting_names(name)) or "none"
-        hint = f"did you mean {_PLACE}.{near[0]}?" if near else f"{name} has the settings: {known}"
-        raise SettingError(f"unknown option {_PLACE}.{unknown[0]}; {hint}")
+        hint = f"did you mean {PLACE}.{near[0]}?" if near else f"{name} has the settings: {known}"
+        raise SettingError(f"unknown option {PLACE}.{unknown[0]}; {hint}")
     for option, value in settings.items():
         if holds_bool(value) and is_no_number(value, get_type_hints(kind)[option]):
-            raise SettingError(f"{_PLACE}.{option}: {NO_NUMBER}, got {value!r}")
+            raise SettingError(f"{PLACE}.{option}: {NO_NUMBER}, got {value!r}")
     try:
         game: Game = _adapter(kind).validate_python(settings)
     except ValidationError as error:
         first = error.errors()[0]
         # only the option: what follows may name one of several types; a check of the whole game names none
-        place = ".".join((_PLACE, *map(str, first["loc"][:1])))
+        place = ".".join((PLACE, *map(str, first["loc"][:1])))
         raise SettingError(f"{place}: {fault_of(first)}") from error
     if len(game.roles) != 2:
         raise ConfigError(f"{name}: has the roles {', '.join(game.roles)}; spag plays games of two roles")

@@ -17,9 +17,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spag.core.errors import ConfigError, DataError
+from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import Bot, Decision, Policy
+from spag.games.base import PLACE, Bot, Decision, Policy, SettingError
 from spag.games.moves import ROLES, Moves, OpenGame, any_of, in_rounds, move_outcomes
 
 _LARGEST = 200
@@ -57,8 +57,8 @@ class Nim(OpenGame):
 
     def __post_init__(self) -> None:
         if not (self._heaps(Split.HELD_OUT) and self._heaps(Split.TRAIN)):
-            raise ConfigError(
-                f"game.largest_heap: heaps of {self.smallest_heap} to {self.largest_heap} stones do not fill both "
+            raise SettingError(
+                f"{PLACE}.largest_heap: heaps of {self.smallest_heap} to {self.largest_heap} stones do not fill both "
                 f"splits; choose {self.smallest_heap + self.take + 2} or more"
             )
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import yaml
 
-from spag.core.errors import ConfigError
+from spag.games.base import PLACE, SettingError
 from spag.text.english import ENGLISH
 from spag.text.lexicon import Lexicon, lexicon_of
 
@@ -95,7 +95,7 @@ class Language:
 
 @cache
 def language_of(code: str) -> Language:
-    """Return the language of a file, by its two letters. Raises ``ConfigError``."""
+    """Return the language of a file, by its two letters. Raises ``SettingError``."""
     data = language_data(code)
     lexicon = ENGLISH if code == ENGLISH.language else lexicon_of(code, **data["lexicon"])
     return Language(lexicon, Grammar.compile(data["guesses"]))
@@ -103,11 +103,11 @@ def language_of(code: str) -> Language:
 
 @cache
 def language_data(code: str) -> dict[str, Any]:
-    """Return the content of a language file. Raises ``ConfigError`` for a language without one."""
+    """Return the content of a language file. Raises ``SettingError`` for a language without one."""
     known = sorted(file.name.removesuffix(".yaml") for file in _FOLDER.iterdir() if file.name.endswith(".yaml"))
     if code not in known:
-        raise ConfigError(
-            f"game.language: {code!r} is not one of {', '.join(known)}; to add it, write {code}.yaml in "
+        raise SettingError(
+            f"{PLACE}.language: {code!r} is not one of {', '.join(known)}; to add it, write {code}.yaml in "
             "games/taboo/data/languages (docs/prompts.md, Languages)"
         )
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

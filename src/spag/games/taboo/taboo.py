@@ -14,10 +14,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from spag.core.errors import ConfigError, DataError
+from spag.core.errors import DataError
 from spag.core.options import FileName
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
-from spag.games.base import Bot, Figure, Game, drawn, outcome_map
+from spag.games.base import PLACE, Bot, Figure, Game, SettingError, drawn, outcome_map
 from spag.games.taboo.judge import JudgeMode, announces_guess, deciding_span, judge_history, judge_utterance, undecided
 from spag.games.taboo.judge.paper import stops_play
 from spag.games.taboo.languages import language_of
@@ -109,14 +109,13 @@ class AdversarialTaboo(Game):
         language_of(self.language)
         if self.language == ENGLISH.language:
             return
+        only = f"supports only English, not {self.language!r}"
         if self.judge is JudgeMode.PAPER:
-            raise ConfigError(f"game.judge: paper supports only English, not {self.language!r}; set game.judge=strict")
+            raise SettingError(f"{PLACE}.judge: paper {only}; set {PLACE}.judge=strict")
         if self.words == SHIPPED:
-            raise ConfigError(f"game.words: shipped is English, not {self.language!r}; use frequency or a file")
+            raise SettingError(f"{PLACE}.words: shipped is English, not {self.language!r}; use frequency or a file")
         if self.stop is Stop.ANNOUNCED:
-            raise ConfigError(
-                f"game.stop: announced supports only English, not {self.language!r}; set game.stop=judged"
-            )
+            raise SettingError(f"{PLACE}.stop: announced {only}; set {PLACE}.stop=judged")
 
     @cached_property
     def prompt_set(self) -> Prompts:
