@@ -284,12 +284,15 @@ def test_faults_of_a_call(imported: str, tmp_path: Path) -> None:
     for changed, message in (
         ({"rules": 8}, "rules is 8; the prompt file has paraphrases 0 to 7"),
         ({"rules": -1}, "rules is -1"),
-        ({"prompt_type": "prose"}, "'prose' is not a valid PromptType; the types are chat, chat_inverse, alpaca"),
-        ({"names": {"next_player": "A"}}, "draws has no 'other'"),
+        ({"prompt_type": "prose"}, r"draws\.prompt_type: input should be 'chat', 'chat_inverse' or 'alpaca', got"),
+        ({"names": {"next_player": "A"}}, r"draws\.names\.other: field required"),
+        ({"names": "A"}, r"draws\.names\.next_player: field required"),
+        ({"rules": None}, r"draws\.rules: input should be a valid integer, got None"),
+        ({"below_0.2": {"system_prefix_shown": 2}}, r"draws\.below_0\.2\.system_prefix_shown: input should be"),
     ):
         with pytest.raises(DataError, match=message):
             spag.upstream_prompt(imported, said, "river", 5, {**draws, **changed})
-    with pytest.raises(DataError, match="draws has no 'names'"):
+    with pytest.raises(DataError, match=r"draws\.names\.next_player: field required"):
         spag.upstream_prompt(imported, said, "river", 5, {"dialog_prefix": "\n\n"})
     with pytest.raises(DataError, match="history has the role 'judge'; the roles are attacker, defender"):
         spag.upstream_prompt(imported, [{"role": "judge", "content": ""}], "river", 5)

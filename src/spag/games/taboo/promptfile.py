@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from spag.core.errors import DataError
 from spag.core.options import fault_of
@@ -84,7 +84,12 @@ def upstream_prompt(
     role = Role.DEFENDER if history and history[-1]["role"] == Role.ATTACKER else Role.ATTACKER
     said = tuple(Utterance(one["role"], one["content"]) for one in history)
     observation = Observation(role, said, {"max_turns": max_turns, "target_word": target_word})
-    return texts.play(observation) if draws is None else texts.drawn(observation, Draws.parse(draws))
+    if draws is None:
+        return texts.play(observation)
+    try:
+        return texts.drawn(observation, TypeAdapter(Draws).validate_python(draws))
+    except ValidationError as error:
+        raise DataError(f"draws.{_first_fault(error)}") from error
 
 
 def import_upstream_prompts(path: str | Path) -> UpstreamPrompts:

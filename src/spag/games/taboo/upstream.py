@@ -12,10 +12,11 @@ utterance.
 """
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasPath, Field
 
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
@@ -47,17 +48,17 @@ class Draws:
 
     ``next_player`` and ``other`` name the players; ``rules`` is the paraphrase, from 0; ``system_prefix_shown`` puts
     ``system_prefix`` before the rules; ``instruction_is_cue`` ends the prompt with the instruction, its last character
-    replaced by a colon.
+    replaced by a colon. They are validated with the keys of ``upstream_prompts.json``.
     """
 
     dialog_prefix: str
-    next_player: str
-    other: str
+    next_player: Annotated[str, Field(validation_alias=AliasPath("names", "next_player"))]
+    other: Annotated[str, Field(validation_alias=AliasPath("names", "other"))]
     prompt_type: PromptType
     system_prefix: str
     rules: int
-    system_prefix_shown: bool = False
-    instruction_is_cue: bool = False
+    system_prefix_shown: Annotated[bool, Field(validation_alias=AliasPath("below_0.2", "system_prefix_shown"))] = False
+    instruction_is_cue: Annotated[bool, Field(validation_alias=AliasPath("below_0.2", "instruction_is_cue"))] = False
 
     @staticmethod
     def draw(rng: random.Random, role: Role, paraphrases: int) -> "Draws":
@@ -68,20 +69,6 @@ class Draws:
         system_prefix, rules = rng.choice(SYSTEM_PREFIXES), rng.randrange(paraphrases)
         coins = (rng.random() < COIN, rng.random() < COIN) if prompt_type is PromptType.ALPACA else (False, False)
         return Draws(prefix, next_player, other, prompt_type, system_prefix, rules, *coins)
-
-    @staticmethod
-    def parse(data: Mapping[str, Any]) -> "Draws":
-        """Read draws with the keys of ``upstream_prompts.json``; the coins may be absent. Raises ``DataError``."""
-        tossed = data.get("below_0.2", {})
-        coins = {name: tossed.get(name, False) for name in ("system_prefix_shown", "instruction_is_cue")}
-        try:
-            prefix, names, kind = data["dialog_prefix"], data["names"], PromptType(data["prompt_type"])
-            players = names["next_player"], names["other"]
-            return Draws(prefix, *players, kind, data["system_prefix"], data["rules"], **coins)
-        except KeyError as error:
-            raise DataError(f"draws has no {error.args[0]!r}; give every draw of the prompt") from error
-        except ValueError as error:
-            raise DataError(f"draws: {error}; the types are {', '.join(PromptType)}") from error
 
 
 class UpstreamPrompts(Section):
