@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spag.algorithms.winners import assign_rewards
-    from spag.games.taboo.judge import judge_episode
     from spag.games.taboo.promptfile import upstream_prompt
+    from spag.games.taboo.taboo import judge_episode
     from spag.rollout.runner import play
     from spag.storage.episodes import read_episodes, read_samples
 
@@ -18,7 +18,7 @@ __all__ = ["assign_rewards", "judge_episode", "play", "read_episodes", "read_sam
 
 _HOMES = {
     "assign_rewards": "spag.algorithms.winners",
-    "judge_episode": "spag.games.taboo.judge",
+    "judge_episode": "spag.games.taboo.taboo",
     "play": "spag.rollout.runner",
     "read_episodes": "spag.storage.episodes",
     "read_samples": "spag.storage.episodes",

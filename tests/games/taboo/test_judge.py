@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Task, Utterance
-from spag.games.taboo.judge import JudgeMode, announces_guess, judge_episode, judge_utterance
+from spag.games.taboo.judge import JudgeMode, announces_guess, judge_utterance
 from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.judge.paper import plural
+from spag.games.taboo.taboo import judge_episode
 from spag.games.taboo.types import Role, TabooOutcome
 
 FOLDER = Path(__file__).parents[2] / "golden"
@@ -179,7 +180,7 @@ def test_reasons_tell_a_person_why(texts: list[str], word: str, reason: str) -> 
 
 
 def test_an_unknown_mode_names_the_choices() -> None:
-    with pytest.raises(ConfigError, match='judge mode "fair" is unknown; choose strict or paper'):
+    with pytest.raises(ConfigError, match=r"game\.judge: input should be 'strict' or 'paper', got 'fair'"):
         judge_episode(episode("Hi"), "fair")
 
 

@@ -10,15 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from spag.core.episodes import TABOO, Episode
 from spag.core.errors import DataError
 from spag.core.options import FileName
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
+from spag.core.visible import counted
 from spag.games.base import PLACE, Bot, Figure, Game, SettingError, drawn, outcome_map
-from spag.games.taboo.judge import JudgeMode, announces_guess, deciding_span, judge_history, judge_utterance, undecided
+from spag.games.registry import get
+from spag.games.replay import replay
+from spag.games.taboo.judge import JudgeMode, announces_guess, deciding_span, judge_utterance
 from spag.games.taboo.judge.paper import stops_play
 from spag.games.taboo.languages import language_of
 from spag.games.taboo.promptfile import load_prompts
@@ -167,10 +171,8 @@ class AdversarialTaboo(Game):
         is_last = len(state.history) == 2 * data["max_turns"]
         if self.stop is Stop.ANNOUNCED:
             return self.draw(state) if is_last or stops_play(said.role, said.content) else None
-        ruling = judge_utterance(Role(said.role), said.content, data["target_word"], self.judge, self.language)
-        if ruling is not None:
-            return result_of(ruling[0], len(state.history), ruling[1])
-        return undecided(len(state.history)) if is_last else None
+        found = self._judged(said, data["target_word"], len(state.history))
+        return found or (_tie(len(state.history)) if is_last else None)
 
     def draw(self, state: State) -> Result:
         return self.replay(state.task, state.history)
@@ -180,8 +182,14 @@ class AdversarialTaboo(Game):
         if self.stop is Stop.ANNOUNCED:
             ends = (at for at, said in enumerate(history, start=1) if stops_play(said.role, said.content))
             history = history[: next(ends, None)]
-        word, turns = task.data["target_word"], task.data["max_turns"]
-        return judge_history(history, word, turns, self.judge, self.language)
+        history = history[: 2 * task.data["max_turns"]]
+        found = (self._judged(said, task.data["target_word"], at) for at, said in enumerate(history, start=1))
+        return next(filter(None, found), None) or _tie(len(history))
+
+    def _judged(self, said: Utterance, word: str, length: int) -> Result | None:
+        """Return the result if ``said``, the last of ``length`` utterances, decides the game."""
+        ruling = judge_utterance(Role(said.role), said.content, word, self.judge, self.language)
+        return result_of(ruling[0], length, ruling[1]) if ruling else None
 
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
         word = task.data["target_word"]
@@ -212,3 +220,20 @@ class AdversarialTaboo(Game):
     def describe_view(self, observation: Observation) -> str:
         word = observation.facts.get("target_word")
         return f"The word is {word}." if word else "The word is hidden from you."
+
+
+def _tie(length: int) -> Result:
+    return result_of(TabooOutcome.TIE, length, f"nobody had won or broken a rule after {counted(length, 'utterance')}")
+
+
+def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Result:
+    """Judge an English episode, or any object with a history, ``target_word`` and ``max_turns``; ignore its outcome.
+
+    Judging stops at the first decision or after ``2 * max_turns`` utterances; ``Result.length`` counts up to there.
+    Each utterance is judged by the role recorded with it. Raises ``ConfigError`` for an unknown mode, and ``DataError``
+    for an episode of another game.
+    """
+    if not hasattr(episode, "task"):
+        task = Task(episode.target_word, {"target_word": episode.target_word, "max_turns": episode.max_turns})
+        episode = Episode(task=task, history=tuple(episode.history))
+    return replay(get(TABOO, judge=mode), episode)

@@ -7,18 +7,12 @@ guesses in many wordings (``guesses.py``). A defender that announces that it kno
 unless it says the target elsewhere in the same utterance.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
 
-from spag.core.episodes import TABOO
-from spag.core.errors import ConfigError, DataError
-from spag.core.types import Result
-from spag.core.visible import counted
 from spag.games.taboo.judge import paper
 from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.languages import language_of
-from spag.games.taboo.types import Role, TabooOutcome, result_of
+from spag.games.taboo.types import Role, TabooOutcome
 from spag.text.evasions import find_evasion, find_said
 from spag.text.folding import fold
 from spag.text.matching import find_form, find_span, quoted
@@ -50,42 +44,6 @@ def announces_guess(
     if mode == JudgeMode.PAPER:
         return paper.announces_guess(text)
     return bool(find_guess(text, target_word, language, by_defender=role == Role.DEFENDER))
-
-
-def undecided(length: int) -> Result:
-    """Return a tie: nothing was decided in ``length`` utterances."""
-    return result_of(TabooOutcome.TIE, length, f"nobody had won or broken a rule after {counted(length, 'utterance')}")
-
-
-def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Result:
-    """Judge an English episode, or any object with a history, ``target_word`` and ``max_turns``; ignore its outcome.
-
-    Judging stops at the first decision or after ``2 * max_turns`` utterances; ``Result.length`` counts up to there.
-    Each utterance is judged by the role recorded with it. Raises ``ConfigError`` for an unknown mode, and ``DataError``
-    for an episode of another game.
-    """
-    try:
-        mode = JudgeMode(mode)
-    except ValueError as error:
-        raise ConfigError(f'judge mode "{mode}" is unknown; choose {" or ".join(JudgeMode)}') from error
-    task = getattr(episode, "task", None)
-    if task is None:
-        return judge_history(episode.history, episode.target_word, episode.max_turns, mode)
-    if (game := getattr(episode, "game", TABOO)) != TABOO:
-        raise DataError(f"the game {episode.id!r} is {game}, not {TABOO}")
-    return judge_history(episode.history, task.data["target_word"], task.data["max_turns"], mode)
-
-
-def judge_history(
-    history: Sequence[Any], target_word: str, max_turns: int, mode: JudgeMode, language: str = "en"
-) -> Result:
-    """Judge a game by its utterances."""
-    history = history[: 2 * max_turns]
-    for length, utterance in enumerate(history, start=1):
-        ruling = judge_utterance(Role(utterance.role), utterance.content, target_word, mode, language)
-        if ruling is not None:
-            return result_of(ruling[0], length, ruling[1])
-    return undecided(len(history))
 
 
 def _judge_defender(text: str, target_word: str, language: str) -> tuple[TabooOutcome, str] | None:
