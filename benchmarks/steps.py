@@ -105,8 +105,8 @@ class Setting:
     def loss(self, logprob: Tensor, reference: Tensor, rows: Sequence[EncodedSample]) -> Tensor:
         reward = torch.tensor([sample.reward for sample in rows], device=self.device)
         weight = torch.tensor([sample.weight for sample in rows], device=self.device)
-        counts = {"n_rl": len(self.samples), "n_sft": 0}
-        return offline_rl_loss(logprob, reference, reward, weight, torch.zeros_like(reward), **counts, **COEFFICIENTS)
+        loss = offline_rl_loss(logprob, reference, reward, weight, torch.zeros_like(reward), **COEFFICIENTS)
+        return loss * len(rows) / len(self.samples)
 
     def step(self) -> None:
         self.optimizer.step()

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from spag.algorithms.base import mixed
+from spag.algorithms.spag import offline_rl_terms
 from spag.training.losses import imitation_loss, mean_logprob, offline_rl_loss
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "losses.json").read_text())
@@ -85,18 +87,19 @@ def test_clipping_stops_the_gradient_only_where_the_update_would_go_further() ->
     logprob = tensor([math.log(1.5), math.log(1.5)]).requires_grad_()
     zero, one = tensor([0.0, 0.0]), tensor([1.0, 1.0])
     reward = tensor([1.0, -1.0])
-    offline_rl_loss(logprob, zero, reward, one, zero, kl_coef=0.1, sft_coef=0.5, clip_range=0.2, n_rl=1).backward()
+    offline_rl_loss(logprob, zero, reward, one, zero, kl_coef=0.1, sft_coef=0.5, clip_range=0.2).backward()
     advantage = -1.0 - 0.1 * math.log(1.5)
-    assert logprob.grad.tolist() == pytest.approx([0.1 * 1.2, -(advantage - 0.1) * 1.5])
+    assert logprob.grad.tolist() == pytest.approx([0.1 * 1.2 / 2, -(advantage - 0.1) * 1.5 / 2])  # of the mean of two
 
 
-def test_parts_of_a_batch_add_up_to_the_whole_when_the_counts_are_given() -> None:
+def test_parts_of_a_batch_add_up_to_the_whole() -> None:
     generator = torch.Generator().manual_seed(1)
     logprob, reference, reward, weight = (torch.rand(6, generator=generator, dtype=torch.float64) for _ in range(4))
     is_sft = torch.tensor([0, 1, 0, 0, 1, 0], dtype=torch.bool)
-    rl = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
-    whole = offline_rl_loss(logprob, reference, reward, weight, is_sft, **rl)
+    rl = {"kl_coef": 0.2, "clip_range": 0.2}
+    whole = offline_rl_loss(logprob, reference, reward, weight, is_sft, sft_coef=0.5, **rl)
     rows = [[values[i : i + 1] for values in (logprob, reference, reward, weight, is_sft)] for i in range(6)]
-    assert sum(offline_rl_loss(*row, **rl, n_rl=4, n_sft=2) for row in rows).item() == pytest.approx(whole.item())
+    parts = [mixed(offline_rl_terms(*row, **rl), row[4], 0.5, 4, 2) for row in rows]
+    assert sum(parts).item() == pytest.approx(whole.item())
     imitation = sum(imitation_loss(row[0], row[1], row[3], kl_coef=0.1) for row in rows) / 6
     assert imitation.item() == pytest.approx(imitation_loss(logprob, reference, weight, kl_coef=0.1).item())

@@ -107,8 +107,6 @@ def offline_rl_loss(
     kl_coef: float,
     sft_coef: float,
     clip_range: float,
-    n_rl: int | None = None,
-    n_sft: int | None = None,
 ) -> "Tensor":
     """Clipped policy gradient on self-play samples, mixed with instruction data: a scalar.
 
@@ -119,12 +117,10 @@ def offline_rl_loss(
     All tensors are (B,). ``logprob`` (lp) and ``ref_logprob`` are means over a sample's trained tokens, in nats, so a
     sample has one length-normalised ratio (sequence-level in TRL and GSPO). ``weight`` is its weight. ``is_sft`` is
     true (or 1) for rows of the SFT mix; their ``reward`` and ``ref_logprob`` are not used. ``n_rl`` and ``n_sft`` count
-    the rows of the whole batch; the default counts this one. The paper's advantage is a constant estimate, with a
-    separate KL term outside the clip. We follow the published code: A contains the KL estimate and is NOT detached, so
-    the KL is clipped together with the reward and its gradient flows. The frozen model that played is both behavior
-    policy and KL reference.
+    both kinds. The paper's advantage is a constant estimate, with a separate KL term outside the clip. We follow the
+    published code: A contains the KL estimate and is NOT detached, so the KL is clipped together with the reward and
+    its gradient flows. The frozen model that played is both behavior policy and KL reference.
     """
     terms = offline_rl_terms(logprob, ref_logprob, reward, weight, is_sft, kl_coef=kl_coef, clip_range=clip_range)
-    sft = is_sft.bool()
-    rows = int(sft.sum())
-    return mixed(terms, sft, sft_coef, len(sft) - rows if n_rl is None else n_rl, rows if n_sft is None else n_sft)
+    rows = int(is_sft.sum())
+    return mixed(terms, is_sft.bool(), sft_coef, len(is_sft) - rows, rows)
