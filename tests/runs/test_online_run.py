@@ -444,7 +444,7 @@ def test_every_task_is_played_before_any_is_played_again() -> None:
         ("reinforce.rewards={chess: {tie: 1}}", "rewards: chess is not played in this phase; the games are kuhn_poker"),
         (
             "reinforce.rewards={kuhn_poker: {tie_by_role: {player_2: 1}}}",
-            r"phases\.0\.rewards\.kuhn_poker\.tie_by_role: no role player_2; the roles are player_0, player_1",
+            r"phases\.0\.rewards\.kuhn_poker\.tie_by_role: kuhn_poker has no role player_2; the roles are player_0",
         ),
         ("reinforce.opponents={bob: 1}", "there is no opponent bob"),
         ("reinforce.evaluation_opponents=[self]", "there is no opponent self"),

@@ -259,7 +259,8 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _roles_of_the_games(self) -> "RunConfig":
         for number, phase in enumerate(self.phases):
-            _check_roles(f"phases.{number}", phase.settings, self, phase)
+            games = {game.name: game for game, _ in phase.mix(self.game_of(phase))}
+            _check_roles(f"phases.{number}", phase.settings, games)
         return self
 
 
@@ -274,28 +275,17 @@ def _with_game(phase: dict[str, Any], game: dict[str, Any]) -> dict[str, Any]:
     return {**phase, **{name: value for name, value in found.items() if name in phase}}
 
 
-def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase: PhaseConfig) -> None:
-    """Raise ``ConfigError`` for a role or game that is not among the phase's."""
-    if isinstance(settings, OnlineSettings):
-        games = [game for game, _ in phase.mix(config.game_of(phase))]
-        _check_rewards(place, settings, {game.name: game for game in games})
-    else:
-        games = [config.game_of(phase).build()]
-        if settings.per_role:
-            raise ConfigError(f"{place}.lora.per_role: only online phases train an adapter for each role")
-    role = getattr(settings, "roles", "both")
-    for game in games:
-        if role not in ("both", *game.roles):
-            known = ", ".join(game.roles)
-            raise ConfigError(f"{place}.roles: {game.name} has no role {role}; the roles are {known}")
-
-
-def _check_rewards(place: str, settings: OnlineSettings, games: Mapping[str, Game]) -> None:
-    """Raise ``ConfigError`` for rewards of a game that is not played, or of a role that the game does not have."""
-    for name, own in settings.rewards.items():
+def _check_roles(place: str, settings: UpdateSettings, games: Mapping[str, Game]) -> None:
+    """Raise ``ConfigError`` for a role or a game that is not among the phase's."""
+    if settings.per_role and not isinstance(settings, OnlineSettings):
+        raise ConfigError(f"{place}.lora.per_role: only online phases train an adapter for each role")
+    named = [(f"{place}.roles", {getattr(settings, "roles", "both")} - {"both"}, game) for game in games.values()]
+    for name, own in getattr(settings, "rewards", {}).items():
         if name not in games:
             known = ", ".join(games)
             raise ConfigError(f"{place}.rewards: {name} is not played in this phase; the games are {known}")
-        if unknown := sorted(set(own.tie_by_role) - set(games[name].roles)):
-            known = ", ".join(games[name].roles)
-            raise ConfigError(f"{place}.rewards.{name}.tie_by_role: no role {unknown[0]}; the roles are {known}")
+        named.append((f"{place}.rewards.{name}.tie_by_role", set(own.tie_by_role), games[name]))
+    for option, roles, game in named:
+        if unknown := sorted(roles - set(game.roles)):
+            known = ", ".join(game.roles)
+            raise ConfigError(f"{option}: {game.name} has no role {unknown[0]}; the roles are {known}")
