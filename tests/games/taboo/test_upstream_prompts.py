@@ -6,6 +6,7 @@ renders with it.
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,9 +26,9 @@ from spag.core.types import Observation, Utterance
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
-from spag.games.taboo.promptfile import import_upstream_prompts, load_prompts, parse_upstream_prompts, save_prompts
+from spag.games.taboo.promptfile import import_upstream_prompts, load_prompts, save_prompts
 from spag.games.taboo.types import Role
-from spag.games.taboo.upstream import Draws, PromptType
+from spag.games.taboo.upstream import Draws, PromptType, UpstreamPrompts
 from spag.rollout.runner import GameSpec, Player
 from taboo_games import ROLES, episode_of, task_of
 
@@ -61,6 +62,11 @@ def imported(tmp_path: Path) -> str:
         f"8 paraphrases of the rules, instructions for play and for training -> {output}\n",
     )
     return str(output)
+
+
+def imported_from(source: str, folder: Path) -> UpstreamPrompts:
+    (folder / "u.py").write_text(source)
+    return import_upstream_prompts(folder / "u.py")
 
 
 def as_history(said: Sequence[Utterance]) -> list[dict[str, str]]:
@@ -178,8 +184,8 @@ def test_the_rewards_command_trains_with_the_imported_file(imported: str, tmp_pa
         assert prompt == spag.upstream_prompt(imported, as_history(GAME.history[:at]), "river", 5, draws)
 
 
-def test_an_instruction_that_is_the_cue_loses_its_last_character() -> None:
-    prompts = parse_upstream_prompts(UPSTREAM)
+def test_an_instruction_that_is_the_cue_loses_its_last_character(tmp_path: Path) -> None:
+    prompts = imported_from(UPSTREAM, tmp_path)
     draws = Draws("\n - ", "A", "Q", PromptType.ALPACA, "System", 1, system_prefix_shown=True, instruction_is_cue=True)
     for role, facts, ending in (
         (Role.ATTACKER, {"target_word": "river"}, "Attack with river: "),
@@ -227,10 +233,10 @@ def test_import_reads_the_literals_without_running_them(tmp_path: Path, monkeypa
         ),
     ],
 )
-def test_faults_of_upstream_sources(change: tuple[str, str], message: str) -> None:
+def test_faults_of_upstream_sources(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     assert change[0] in UPSTREAM
     with pytest.raises(DataError, match=message):
-        parse_upstream_prompts(UPSTREAM.replace(*change), "u.py")
+        imported_from(UPSTREAM.replace(*change), tmp_path)
 
 
 HOSTILE = {
@@ -251,17 +257,17 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_sources_are_one_line(source: str) -> None:
-    with pytest.raises(DataError, match=r"^u\.py(:\d+)?: ") as caught:
-        parse_upstream_prompts(source, "u.py")
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+def test_hostile_sources_are_one_line(tmp_path: Path, source: str) -> None:
+    with pytest.raises(DataError, match=rf"^{re.escape(str(tmp_path))}/u\.py(:\d+)?: ") as caught:
+        imported_from(source, tmp_path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300 + len(str(tmp_path))
 
 
-def test_rules_that_are_no_list_and_an_empty_source() -> None:
+def test_rules_that_are_no_list_and_an_empty_source(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"u.py:1: GAME_RULE_PROMPTS: rules: input should be a valid tuple, got 3"):
-        parse_upstream_prompts("GAME_RULE_PROMPTS = 3\nINSTRUCT_PROMPTS = PLAYER_INSTRUCT_PROMPTS = {}", "u.py")
+        imported_from("GAME_RULE_PROMPTS = 3\nINSTRUCT_PROMPTS = PLAYER_INSTRUCT_PROMPTS = {}", tmp_path)
     with pytest.raises(DataError, match="no assignment to GAME_RULE_PROMPTS"):
-        parse_upstream_prompts("")
+        imported_from("", tmp_path)
 
 
 def test_faults_of_an_imported_file(imported: str, tmp_path: Path) -> None:

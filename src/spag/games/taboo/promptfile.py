@@ -93,28 +93,26 @@ def upstream_prompt(
 
 
 def import_upstream_prompts(path: str | Path) -> UpstreamPrompts:
-    """Read the templates from upstream's ``utils.py``, which is parsed but never run. Raises ``DataError``."""
-    return parse_upstream_prompts(read_text(Path(path)), str(path))
-
-
-def parse_upstream_prompts(source: str, place: str = "upstream's prompts") -> UpstreamPrompts:
-    """Return the prompts that the Python text ``source`` assigns. Raises ``DataError`` as ``place:line: ...``."""
+    """Read the templates from upstream's ``utils.py``, which is parsed but never run. Raises ``DataError`` as
+    ``path:line: ...``.
+    """
+    source = read_text(Path(path))
     try:
         with warnings.catch_warnings(action="ignore"):  # about escapes in strings
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # a null byte; code that is nested too deep
         line = getattr(error, "lineno", None) or 1
         what = error.args[0] if error.args else "nested too deep"
-        raise DataError(f"{place}:{line}: not Python: {what}; give upstream's utils.py") from error
-    found = {field: _literal(tree, name, place) for field, name in LITERALS.items()}
+        raise DataError(f"{path}:{line}: not Python: {what}; give upstream's utils.py") from error
+    found = {field: _literal(tree, name, path) for field, name in LITERALS.items()}
     try:
         return UpstreamPrompts.model_validate({field: value for field, (_, value) in found.items()})
     except ValidationError as error:
         field = str(error.errors()[0]["loc"][0])
-        raise DataError(f"{place}:{found[field][0]}: {LITERALS[field]}: {_first_fault(error)}") from error
+        raise DataError(f"{path}:{found[field][0]}: {LITERALS[field]}: {_first_fault(error)}") from error
 
 
-def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:
+def _literal(tree: ast.Module, name: str, path: str | Path) -> tuple[int, Any]:
     """Return (line, value) of the last top-level assignment to ``name``."""
     assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
     found = [
@@ -124,10 +122,10 @@ def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:
         if node.value and isinstance(target, ast.Name) and target.id == name
     ]
     if not found:
-        raise DataError(f"{place}: no assignment to {name} at the top level; give upstream's utils.py")
+        raise DataError(f"{path}: no assignment to {name} at the top level; give upstream's utils.py")
     line, value = found[-1]
     try:
         return line, ast.literal_eval(value)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:  # TypeError: an unhashable key
         fault = f"{name} is not made of plain literals (f-strings, names and calls are not run)"
-        raise DataError(f"{place}:{line}: {fault}") from error
+        raise DataError(f"{path}:{line}: {fault}") from error
