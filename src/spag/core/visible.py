@@ -9,8 +9,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-_BLANKS = "\u115f\u1160\u3164\uffa0\u2800\u034f"
-_SUSPECT = re.compile(rf"[^\x09\x0a\x20-\x7e\u00a1-\u00ac\u00ae-\u02ff]|[{_BLANKS}]")
+BLANKS = "\u115f\u1160\u3164\uffa0\u2800\u034f"
+_SUSPECT = re.compile(rf"[^\x09\x0a\x20-\x7e\u00a1-\u00ac\u00ae-\u02ff]|[{BLANKS}]")
 _JOINERS = "\u200c\u200d"  # part of emoji, and of Persian and Indic spelling
 
 
@@ -46,4 +46,4 @@ def _is_hidden(text: str, position: int) -> bool:
     char = text[position]
     if char in _JOINERS:
         return position == 0 or text[position - 1].isascii()
-    return char in _BLANKS or unicodedata.category(char) in ("Cf", "Cc", "Cs", "Zl", "Zp")
+    return char in BLANKS or unicodedata.category(char) in ("Cf", "Cc", "Cs", "Zl", "Zp")

@@ -17,6 +17,8 @@ from urllib.parse import unquote
 import decancer_py
 from anyascii import anyascii
 
+from spag.core.visible import BLANKS
+
 _MARKS: dict[int, str | int | None] = {
     **dict.fromkeys(map(ord, "’‘ʼ‛′´ʹ＇"), "'"),
     **dict.fromkeys(map(ord, "“”„‟«»「」『』″"), '"'),
@@ -25,8 +27,7 @@ _MARKS: dict[int, str | int | None] = {
     **{ord("æ"): "ae", ord("Æ"): "AE", ord("œ"): "oe", ord("Œ"): "OE"},
 }
 # drawn as nothing, though Unicode calls most of them letters or symbols
-_BLANKS = frozenset(["\u115f", "\u1160", "\u3164", "\uffa0", "\u2800", "\u034f"])
-_BLANKS |= set(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # variation selectors
+_BLANKS = set(BLANKS) | set(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # variation selectors
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
 # Scripts whose letters do not stand for Latin ones: they have look-alikes and sounds too, but their words would be
 # misread.
