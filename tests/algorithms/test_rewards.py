@@ -309,7 +309,7 @@ def test_the_learner_is_paid_for_losing_and_for_ties_when_asked() -> None:
 def test_one_roles_samples_are_the_same_as_among_both(role: str) -> None:
     games = [INDUCED, INDUCED, GUESSED, TIED]
     both = assign_rewards(games, settings=RewardSettings(tie_reward=-0.5, loser_reward=-1.0))
-    alone = assign_rewards(games, settings=RewardSettings(tie_reward=-0.5, loser_reward=-1.0, roles=frozenset({role})))
+    alone = assign_rewards(games, settings=RewardSettings(tie_reward=-0.5, loser_reward=-1.0, roles=role))
     assert alone == [sample for sample in both if sample.role == role]
     assert {sample.weight for sample in alone} == {0.75, 1.5, 1.0}  # 3 decided games, 2 and 1; ties 1
 

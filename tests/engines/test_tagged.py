@@ -153,7 +153,7 @@ def test_samples_hold_tags_as_sampled(folder: Path, tokenizer: PreTrainedTokeniz
     sampling = OnlineSampling(max_new_tokens=5, min_new_tokens=0, thinking=ThinkingConfig(enabled=True, max_tokens=20))
     specs = game_specs(game.tasks(Split.TRAIN, 4, 0), 1, 0)
     played = list(play(specs, dict.fromkeys(game.roles, Player(engine, "policy", sampling)), game=game))
-    for turn in (turn for role in game.roles for turn in trained_turns(played, game, role, None)):
+    for turn in (turn for role in game.roles for turn in trained_turns(played, role, None)):
         sample = as_sampled(turn, game, 1.0)
         assert sample is not None
         [encoded] = encode_sampled([sample], tokenizer, TAGGED, [str(sample.role)])

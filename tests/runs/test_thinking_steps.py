@@ -117,7 +117,7 @@ def test_samples_hold_what_was_sampled_behind_what_was_asked(thinker: Path, toke
     player = Player(engine, "policy", sampling)
     specs = game_specs(game.tasks(Split.TRAIN, 4, 0), 1, 0)
     played = list(play(specs, dict.fromkeys(game.roles, player), game=game))
-    for turn in (turn for role in game.roles for turn in trained_turns(played, game, role, None)):
+    for turn in (turn for role in game.roles for turn in trained_turns(played, role, None)):
         sample, token_ids = as_sampled(turn, game, 1.0), turn.episode.history[turn.at].token_ids
         assert sample is not None and sample.thinking and sample.completion_ids == token_ids
         [encoded] = encode_sampled([sample], tokenizer, PromptStyle.CHAT, [str(sample.role)])

@@ -39,17 +39,16 @@ class Turn:
     """A trained utterance: position ``at`` of ``episode``; ``later`` more of the same player follow."""
 
     episode: Episode
-    role: str
     at: int
     later: int
 
 
-def trained_turns(episodes: Sequence[Episode], game: Game, role: str, learner: str | None) -> Iterator[Turn]:
+def trained_turns(episodes: Sequence[Episode], role: str, learner: str | None) -> Iterator[Turn]:
     """Yield the trained utterances of ``role`` in order; none after the decision, even if play went on."""
     for episode in episodes:
         if is_trained(episode, role, learner):
             spoken = episode.spoken_by(role, episode.length)
-            yield from (Turn(episode, role, at, len(spoken) - 1 - number) for number, at in enumerate(spoken))
+            yield from (Turn(episode, at, len(spoken) - 1 - number) for number, at in enumerate(spoken))
 
 
 def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | None:
@@ -62,7 +61,7 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
         raise DataError(f"game {episode.id!r}: utterance {turn.at + 1} has no token ids; play it with a local engine")
     if not said.token_ids:
         return None
-    prompt = game.prompt(game.observe(episode.before(turn.at), turn.role))
+    prompt = game.prompt(game.observe(episode.before(turn.at), said.role))
     if said.prompt_digest not in (None, prompt_digest(prompt)):
         what = f"utterance {turn.at + 1} answered a different prompt from the one {game.name} gives now"
         raise DataError(f"game {episode.id!r}: {what}; play it again")
@@ -70,7 +69,7 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
         prompt=prompt,
         completion=said.content,
         reward=advantage,
-        role=f"{game.name}/{turn.role}",
+        role=f"{game.name}/{said.role}",
         episode_id=episode.id,
         turn=turn.at // len(game.roles) + 1,
         prompt_ids=said.prompt_ids,
@@ -110,7 +109,7 @@ class PolicyGradient(Algorithm):
         rewards = RoleRewards(game, self.settings.rewards.get(game.name, RewardOverride()))
         samples: list[TrainingSample | None] = []
         for role in (role for role in game.roles if self.settings.roles in ("both", role)):
-            turns = list(trained_turns(episodes, game, role, learner))
+            turns = list(trained_turns(episodes, role, learner))
             advantages = self.advantages(turns, episodes, role, learner, rewards)
             samples += (as_sampled(turn, game, advantage) for turn, advantage in zip(turns, advantages, strict=True))
         return [sample for sample in samples if sample is not None]

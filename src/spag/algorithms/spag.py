@@ -57,10 +57,8 @@ class Spag(OfflineAlgorithm):
         return Needs(reference=self.settings.objective == "offline_rl")
 
     def reward_settings(self) -> dict[str, Any]:
-        chosen = self.settings
-        roles = None if chosen.roles == "both" else frozenset({chosen.roles})
-        rewards = {"loser_reward": chosen.loser_reward, "tie_reward": chosen.tie_reward}
-        return {**rewards, "discount": chosen.discount, "roles": roles}
+        settings: SpagSettings = self.settings
+        return settings.model_dump(include={"discount", "loser_reward", "tie_reward", "roles"})
 
     def terms(self, batch: TokenBatch, logprob: "Tensor", reference: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
         """Return the loss and figures of each sample, (B,), from its ``logprob`` and ``reference``, (B,)."""

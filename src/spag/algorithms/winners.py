@@ -39,8 +39,8 @@ class RewardSettings:
     so that its utterances share a prefix) or ``play`` (the prompt of play, truncated as the engine did).
     ``sampled_tokens``: train the sampled tokens if they are known; else the text, tokenised again with an end token, as
     upstream.
-    ``roles``: roles whose samples are kept (``None``: all); other roles' samples count in the weights, then are
-    dropped. ``everyone``: both roles of every game without a broken rule, with reward and weight 1.
+    ``roles``: whose samples are kept, ``both`` or a role; the other's count in the weights, then are dropped.
+    ``everyone``: both roles of every game without a broken rule, with reward and weight 1.
     """
 
     discount: float = 0.8
@@ -50,7 +50,7 @@ class RewardSettings:
     sampled_tokens: bool = True
     seed: int = 0
     sample_type: SampleType = SampleType.RL
-    roles: frozenset[str] | None = None
+    roles: str = "both"
     learner: str | None = None
     everyone: bool = False
 
@@ -130,7 +130,7 @@ def assign_rewards(
     for episode, result, rewards in judged:
         winners = game.outcomes[result.outcome].winners
         for role, total in rewards.items():
-            if settings.roles is None or role in settings.roles:
+            if settings.roles in ("both", role):
                 # A loser's weight equals the winner's; samples of ties have weight 1.
                 weight = stats.role_weights[role if role in winners else winners[0]] if winners else 1.0
                 spoken = episode.spoken_by(role, result.length)

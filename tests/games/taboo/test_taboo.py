@@ -164,7 +164,7 @@ def test_nothing_behind_the_decision_is_paid_where_play_went_on() -> None:
             task=state.task, history=state.history, outcome=result.outcome, rewards=result.rewards, length=length
         )
         assert [sample.completion for sample in assign_rewards([played], game=game)] == ["Where do you swim?"]
-    online = {role: [turn.at for turn in trained_turns([played], game, role, None)] for role in game.roles}
+    online = {role: [turn.at for turn in trained_turns([played], role, None)] for role in game.roles}
     assert online == {"attacker": [0], "defender": [1]}
 
 
