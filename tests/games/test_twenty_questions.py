@@ -179,7 +179,7 @@ def test_a_person_may_type_a_thing() -> None:
     assert (
         GAME.describe_view(GAME.observe(GAME.start(GAME.custom_task("gnome"), 0), "answerer")) == "The thing is gnome."
     )
-    with pytest.raises(DataError, match="your object is empty; type one, such as banana"):
+    with pytest.raises(DataError, match="your thing is empty; type another thing"):
         GAME.custom_task("  ")
 
 

@@ -49,13 +49,24 @@ def parse_words(lines: Iterable[str], source: str) -> list[str]:
     """
     words: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
-        word = unicodedata.normalize("NFC", line.strip().removeprefix("\ufeff").strip())
-        if not word:
+        if not (word := _tidied(line)):
             continue
         if fault := _fault(word):
             raise DataError(f"{source}:{number}: {fault}; write one word per line")
         words.setdefault(word.casefold(), word)
     return list(words.values())
+
+
+def typed_word(text: str, what: str) -> str:
+    """Return the word that a person typed; ``what`` is what errors call it. Raises ``DataError``."""
+    word = _tidied(text)
+    if fault := _fault(word) if word else f"your {what} is empty":
+        raise DataError(f"{fault}; type another {what}")
+    return word
+
+
+def _tidied(text: str) -> str:
+    return unicodedata.normalize("NFC", text.strip().removeprefix("\ufeff").strip())
 
 
 def _fault(word: str) -> str | None:

@@ -76,8 +76,12 @@ def test_tasks_are_words_of_a_split(tmp_path: Path) -> None:
 def test_a_person_may_type_a_word() -> None:
     assert GAME.custom_task(" river ") == Task("river", {"target_word": "river", "max_turns": 5})
     for empty in ("  ", "\ufeff"):  # the second is a byte-order mark
-        with pytest.raises(DataError, match="your word is empty; write a word"):
+        with pytest.raises(DataError, match=r"^your word is empty; type another word$"):
             GAME.custom_task(empty)
+    with pytest.raises(
+        DataError, match=r"^'x{40}'\.\.\. has 41 characters; a target word has at most 40; type another word$"
+    ):
+        GAME.custom_task("x" * 41)
 
 
 def test_replay_judges_by_the_recorded_roles() -> None:

@@ -31,7 +31,7 @@ from spag.games.taboo.types import Role, TabooOutcome, result_of
 from spag.games.taboo.words import SHIPPED, load_words
 from spag.text.english import ENGLISH
 from spag.text.evasions import find_said
-from spag.text.words import parse_words, split_of
+from spag.text.words import split_of, typed_word
 
 _LURED = "The attacker wins when the defender says the word by accident, or guesses another one."
 _GUESSED = "A defender who announces the right word wins."
@@ -138,10 +138,7 @@ class AdversarialTaboo(Game):
         return split_of(word, self.language) if isinstance(word, str) else Split.TRAIN
 
     def custom_task(self, text: str) -> Task:
-        words = parse_words([text], "your word")
-        if not words:
-            raise DataError("your word is empty; write a word")
-        return self._task(words[0])
+        return self._task(typed_word(text, "word"))
 
     def _task(self, word: str) -> Task:
         return Task(word, {"target_word": word, "max_turns": self.max_turns})

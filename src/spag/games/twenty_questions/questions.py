@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-from spag.core.errors import DataError
 from spag.core.types import Task
 from spag.games.guessing import ANSWERER, QUESTIONER, Entries, GuessingGame, guessing_bots, read_entries
 from spag.text.folding import fold
-from spag.text.words import parse_words
+from spag.text.words import typed_word
 
 _ANSWER = re.compile(
     r"(?:(?:my |the )?answer(?:er)?(?: says)?: ?)?"
@@ -86,7 +85,5 @@ class TwentyQuestions(GuessingGame):
         return super().find_secret(text, role, data)
 
     def custom_task(self, text: str) -> Task:
-        words = parse_words([text], "your thing")
-        if not words:
-            raise DataError("your object is empty; type one, such as banana")
-        return self.task_called(words[0]) or self.task_of({"thing": words[0], "aliases": [], "category": ""})
+        thing = typed_word(text, "thing")
+        return self.task_called(thing) or self.task_of({"thing": thing, "aliases": [], "category": ""})
