@@ -139,5 +139,5 @@ def test_a_group_meets_one_opponent_in_one_seat_whatever_is_left_to_play() -> No
 
 
 def test_games_that_make_no_whole_groups_are_refused() -> None:
-    with pytest.raises(ValidationError, match="games=10 does not make whole groups of 4 games a task; choose a multi"):
+    with pytest.raises(ValidationError, match="games=10 does not make whole groups of 4 games per task; choose"):
         GroupSettings.model_validate({"games": 10, "group_size": 4})

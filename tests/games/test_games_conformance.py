@@ -113,7 +113,7 @@ class Listed(Nim):
 def test_no_game_is_judged_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "listed-game", "spag.games", {"listed": "listed_game:Listed"}, {"listed_game.py": LISTED})
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(AssertionError, match="judged_by must name settings, but no files"):
+    with pytest.raises(AssertionError, match="judged_by must name settings, not files"):
         check_settings_make_the_same_game(games.get("listed"), 0)  # by its type, not by the default
 
 

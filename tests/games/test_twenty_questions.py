@@ -186,10 +186,10 @@ def test_a_person_may_type_a_thing() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"thing": ""}, "task 'banana': thing is ''; it must be a text"),
-        ({"thing": " "}, "task 'banana': thing is ' '; it must be a text"),
+        ({"thing": ""}, "task 'banana': thing is ''; it must be text"),
+        ({"thing": " "}, "task 'banana': thing is ' '; it must be text"),
         ({"aliases": [3]}, r"task 'banana': aliases is \[3\]; it must be a list of names"),
-        ({"category": None}, "task 'banana': category is None; it must be a text"),
+        ({"category": None}, "task 'banana': category is None; it must be text"),
         ({"max_questions": 0}, "task 'banana': max_questions is 0; it must be at least 1"),
     ],
 )

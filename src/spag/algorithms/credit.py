@@ -17,7 +17,7 @@ from spag.games.base import Game
 from spag.games.replay import replay
 
 DRIFT = 0.01
-"""Advantages below this share of a game's range of rewards count as 0: they are what a baseline lacks when all games
+"""Advantages below this share of a game's range of rewards count as 0: they are the lag of a baseline when all games
 end alike, and AdamW takes full steps with them if it has seen no larger ones (``benchmarks/drift.py``).
 """
 

@@ -127,7 +127,7 @@ class OnlineSettings(UpdateSettings):
 
     @property
     def updates(self) -> int:
-        """Updates a step."""
+        """Updates per step."""
         return self.epochs * self.minibatches
 
     @property
@@ -166,7 +166,7 @@ class OnlineSettings(UpdateSettings):
     @model_validator(mode="after")
     def _whole_groups(self) -> "OnlineSettings":
         if self.games % self.repeats:
-            what = f"games={self.games} does not make whole groups of {self.repeats} games a task"
+            what = f"games={self.games} does not make whole groups of {self.repeats} games per task"
             raise ValueError(f"{what}; choose a multiple of {self.repeats}")
         return self
 

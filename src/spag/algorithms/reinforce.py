@@ -9,7 +9,7 @@ all games of a step in any order; opponents other than the policy itself have se
 
 Tokens are trained as they were sampled. The engine and the trainer never agree exactly on a token's probability
 (precision, kernels, temperature, filters), and games may be some steps old; the ratio of the two is an importance
-weight. With several updates a step, ratios to the policy before the first one are clipped as in PPO (arXiv 1707.06347).
+weight. With several updates per step, ratios to the policy before the first are clipped as in PPO (arXiv 1707.06347).
 With ``overlap`` games are older, and the engine's policy played them: ratios to its probabilities are then clipped,
 since a single update would otherwise have no trust region (its ratio to the policy before it is 1).
 """

@@ -52,7 +52,7 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One way a game can end, with its label and color in tables, plots, report and page.
+    """One way a game can end, with its label and color in tables, plots, the report and the web UI.
 
     ``winners``: the roles that win; none in a draw, all of them where players cooperate. ``fault``: the role that broke
     a rule. ``color`` is ``#rrggbb``; ``rule`` explains the outcome in one sentence.

@@ -102,8 +102,8 @@ class GuessingGame(Game):
             value: Any = task.data.get(key)
             fits = type(value) is type(like) and all(isinstance(part, str) for part in value)
             if not fits or (key == self.secret and not value.strip()):
-                wanted = "text" if isinstance(like, str) else "list of names"
-                raise DataError(f"task {task.id!r}: {key} is {value!r}; it must be a {wanted}")
+                wanted = "text" if isinstance(like, str) else "a list of names"
+                raise DataError(f"task {task.id!r}: {key} is {value!r}; it must be {wanted}")
         count = task.data.get("max_questions")
         if not isinstance(count, int) or count < 1:
             raise DataError(f"task {task.id!r}: max_questions is {count!r}; it must be at least 1")

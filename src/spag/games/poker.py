@@ -149,7 +149,7 @@ class PokerGame(MoveGame, SolvedGame):
         return list(found.values())
 
     def score_policy(self, policy: Policy) -> Mapping[str, float]:
-        """Return exploitability, and each player's chips a hand against a best response."""
+        """Return exploitability, and each player's chips per hand against a best response."""
         bare = without_brackets(policy)
         return {
             "exploitability": self.tree.exploitability(bare),

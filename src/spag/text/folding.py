@@ -82,7 +82,7 @@ def _visible(code: int) -> str | int | None:
     if hidden or unicodedata.combining(char) or char in _BLANKS:
         return None
     if category == "So" and unicodedata.decomposition(char).startswith("<super>"):
-        return " "  # the trade mark, no letters
+        return " "  # the trade mark, not letters
     return _MARKS.get(code, code)
 
 

@@ -14,7 +14,7 @@ import simplemma
 from spag.text.folding import fold
 
 LONGEST_WORD = 64  # characters; a longer token is compared unchanged and never looked up
-_RARE, _RARE_SHORT = 3.0, 5.0  # Zipf frequency (base-10 logarithm of uses in a billion words) below which it is no word
+_RARE, _RARE_SHORT = 3.0, 5.0  # Zipf frequency (base-10 logarithm of uses in a billion words) of the rarest words
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -77,7 +77,7 @@ class _Dictionary:
 
     def bases(self, token: str) -> frozenset[str]:
         *before, last = token.split("'")
-        parts = {token, last, *(word for word in before if len(word) > 1)}  # l'eau; m' is no metre
+        parts = {token, last, *(word for word in before if len(word) > 1)}  # l'eau; m' is not a metre
         bases = {base for word in parts for base in (word, *(self.lemmas(word) or self._respelled(word)))}
         return frozenset(bases.union(*map(self._singulars, parts)))
 
@@ -94,7 +94,7 @@ class _Dictionary:
         for letter, spelling in self.spellings.items():
             accented = accented.replace(spelling, letter)
         endings = {*self.endings}
-        if self.is_word(word):  # France is no feminine and près has its accent; idees may be a plural
+        if self.is_word(word):  # France is not a feminine form, près has its accent; idees may be a plural
             common = partial(frequency_in, self.language)
             kept = {end for end in endings if end in self.plurals or common(plain.removesuffix(end)) >= common(word)}
             endings = kept if plain == word else set()

@@ -42,7 +42,7 @@ def _lemma(folded: str, language: str) -> str:
 
 
 def parse_words(lines: Iterable[str], source: str) -> list[str]:
-    """Return the words of a file, one a line, in order; blank lines and repetitions, in any case, are skipped.
+    """Return the words of a file, one per line, in order; blank lines and repetitions, in any case, are skipped.
 
     There are no comments: ``C#`` is a word. Raises ``DataError`` as ``source:LINE: ...`` for a line that cannot be a
     target word.

@@ -31,8 +31,8 @@ def check_roles(game: Game, seed: int) -> None:
 def check_outcomes(game: Game, seed: int) -> None:
     for name, outcome in game.outcomes.items():
         assert name == outcome.name, f"outcome {outcome.name!r} is listed as {name!r}"
-        assert set(outcome.winners) <= set(game.roles), f"the winners of {name} are no roles: {outcome.winners}"
-        assert outcome.fault in (None, *game.roles), f"the fault of {name} is no role: {outcome.fault!r}"
+        assert set(outcome.winners) <= set(game.roles), f"the winners of {name} are not roles: {outcome.winners}"
+        assert outcome.fault in (None, *game.roles), f"the fault of {name} is not a role: {outcome.fault!r}"
         assert outcome.fault not in outcome.winners, f"{name}: who breaks a rule cannot win"
         assert outcome.rule.endswith(".") and "\n" not in outcome.rule, f"the rule of {name} must be a sentence"
 
@@ -53,7 +53,7 @@ def check_figures(game: Game, seed: int) -> None:
     for figure in game.figures:
         name, limit = figure.name, figure.limit
         assert figure.label and figure.role in (None, *game.roles), f"figure {name} needs a label and a role, or None"
-        assert figure.of in (None, *names), f"figure {name} is a share of {figure.of!r}, which is no figure"
+        assert figure.of in (None, *names), f"figure {name} is a share of {figure.of!r}, which is not a figure"
         assert limit is None or (0 < limit <= 1 and figure.warning), f"figure {name}: a limit needs a warning"
 
 
@@ -67,7 +67,7 @@ def check_settings_make_the_same_game(game: Game, seed: int) -> None:
     again = get(game.name, **settings_of(game))
     assert type(again) is type(game) and again == game, f"{game.name} with settings_of(game) is another game: {again}"
     values = {name for name, hint in setting_hints(game.name).items() if not takes_file(hint)}
-    assert set(game.judged_by) <= values, f"judged_by must name settings, but no files: {game.judged_by}"
+    assert set(game.judged_by) <= values, f"judged_by must name settings, not files: {game.judged_by}"
 
 
 def check_games_are_values(game: Game, seed: int) -> None:

@@ -77,7 +77,7 @@ class KuhnPoker(PokerGame):
         return f"{RULES}\n\nYou are {observation.role}.\n\n{said}You hold {observation.facts['card']}. {legal}?\n"
 
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
-        if moves[-1] == "bet":  # one a hand
+        if moves[-1] == "bet":  # one per hand
             yield "bets"
         if (task.data[role], moves[-1]) in {("K", "fold"), ("J", "call")}:
             yield f"{role}_blunders"

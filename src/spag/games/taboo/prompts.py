@@ -1,6 +1,6 @@
 """The prompts of Adversarial Taboo: one canonical prompt for play, many shapes of it for training.
 
-In play the rules come first (always the first paraphrase), then the history, one line an utterance, and the role's
+In play the rules come first (always the first paraphrase), then the history, one line per utterance, and the role's
 instruction last: the prompts of both roles and of all turns share a growing prefix, so a key-value cache survives from
 turn to turn. For training the paper's code draws paraphrase, layout and player names per utterance (arXiv 2404.10642,
 upstream's ``utils.py``). The layouts here are our own, and so is the wording of ``data/languages``, short on
@@ -53,7 +53,7 @@ def _one_a_line(line: str) -> str:
 class PromptSet(Section):
     """Templates in ``str.format`` syntax.
 
-    ``rules``: paraphrases, ``{max_turns}`` allowed; play uses the first. ``instructions``: one a role; the attacker's
+    ``rules``: paraphrases, ``{max_turns}`` allowed; play uses the first. ``instructions``: one per role; the attacker's
     needs ``{target_word}``, the defender's may not have it. ``header`` stands between rules and history; ``line`` is
     one utterance, with ``{role}`` and ``{content}`` and a line break at its end; ``cue``, the last words of a prompt,
     may name the ``{role}`` that speaks next. ``names`` are the roles' names where they are not English; training then

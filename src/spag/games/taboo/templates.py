@@ -17,7 +17,7 @@ MAX_PLACEHOLDERS = 20
 
 @dataclass(frozen=True)
 class Template:
-    """Returns a text that is a template with the placeholders ``needed``, and no others than ``allowed``.
+    """Accepts a template with all placeholders ``needed``, and no others than ``allowed``.
 
     A placeholder has no conversion or format: ``{max_turns:99999999}`` would give a text of that many characters.
     """

@@ -4,8 +4,8 @@ The wording is not part of this project: ``spag import prompts`` reads it from t
 differs from our own prompts (``prompts.py``):
 
 - Utterances are unchanged, even if they have several lines, so a player can forge the other's lines.
-- Play has its own instructions, which bring their line breaks; training has others, and draws everything again for each
-utterance.
+- Play has its own instructions, which contain their line breaks; training has others, and draws everything again for
+  each utterance.
 - A prompt ends with ``:`` or a space, not with a line break.
 
 ``tests/golden/upstream_prompts.json`` pins both renderings.

@@ -1,7 +1,7 @@
 """Target words: the shipped list, the frequency list, or a file.
 
-The paper draws 50,000 words from CoCA's frequency list, which cannot be shipped. ``common_words`` makes a like list
-from the package ``wordfreq`` (offline; data CC BY-SA 4.0), most frequent first. A word is kept if it
+The paper draws 50,000 words from CoCA's frequency list, which cannot be shipped. ``common_words`` makes a similar
+list from the package ``wordfreq`` (offline; data CC BY-SA 4.0), most frequent first. A word is kept if it
 
 - is written with three or more letters a-z, a vowel among them: no contractions, numbers, or initialisms;
 - is known to ``simplemma`` and is its own lemma, in lower case: no inflected duplicates, and few names;

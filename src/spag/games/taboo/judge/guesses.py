@@ -16,7 +16,8 @@ important", "I know the word, my friend") names none, unless it names the target
 article, is the target in any inflection and nothing more (the paper's judge accepts a prefix, so ``cathedral`` is right
 there for ``cat``). Right and wrong guesses have the same wordings, so nobody can guess without risk. One exception:
 after a wording that also begins talk ("is it cold?"), a single adjective or word of talk counts only if it is right;
-what follows it has to be a guess if it is wrong, too, or a list of adjectives would be many guesses for nothing.
+after such a word, the target counts only where a wrong word would count too, or a list of adjectives would be many
+guesses at no risk.
 """
 
 import re
