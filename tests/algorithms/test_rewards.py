@@ -88,10 +88,10 @@ def test_golden_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("judge", ["paper", "strict"])
-@pytest.mark.parametrize("sampled", [False, True])
-def test_golden_texts_are_stripped_and_empty_ones_left_out(tmp_path: Path, judge: str, sampled: bool) -> None:
+@pytest.mark.parametrize("completions", ["text", "sampled"])
+def test_golden_texts_are_stripped_and_empty_ones_left_out(tmp_path: Path, judge: str, completions: str) -> None:
     (tmp_path / "upstream.json").write_text(json.dumps(WHITESPACE["episodes"]))
-    settings, stats = RewardSettings(discount=WHITESPACE["discount"], sampled_tokens=sampled), RewardStats()
+    settings, stats = RewardSettings(discount=WHITESPACE["discount"], completions=completions), RewardStats()
     game = get("adversarial_taboo", judge=judge)
     samples = assign_rewards(read_episodes(tmp_path / "upstream.json"), settings=settings, game=game, stats=stats)
     expected = [
@@ -151,7 +151,7 @@ def test_only_winners_are_trained_and_stats_tell() -> None:
 
 def test_the_recorded_weights_are_those_of_the_samples_where_everyone_is_trained() -> None:
     stats = RewardStats()
-    samples = assign_rewards([INDUCED, TIED], settings=RewardSettings(everyone=True), stats=stats)
+    samples = assign_rewards([INDUCED, TIED], settings=RewardSettings(utterances="all"), stats=stats)
     assert {(one.role, one.weight) for one in samples} == {("attacker", 1.0), ("defender", 1.0)}
     assert stats.role_weights == {"attacker": 1.0, "defender": 1.0}  # by wins: 0.5 for the attacker alone
 
@@ -326,5 +326,5 @@ def test_sampled_tokens_travel_with_the_sample_unless_text_is_asked_for() -> Non
     first, second = assign_rewards([game])
     assert (first.completion_ids, first.truncated) == ((5, 6), True)
     assert (second.completion_ids, second.truncated) == (None, False)
-    first, _ = assign_rewards([game], settings=RewardSettings(sampled_tokens=False))
+    first, _ = assign_rewards([game], settings=RewardSettings(completions="text"))
     assert (first.completion_ids, first.truncated) == (None, False)

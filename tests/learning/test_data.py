@@ -88,7 +88,7 @@ def test_white_space_around_an_utterance_is_trained_as_sampled_and_not_as_text(m
     game = episode_of("river", " Wet?\n", "The river.")
     game = replace(game, history=(replace(game.history[0], token_ids=ids, finish_reason="eos"), game.history[1]))
     (sampled,), (text,) = (
-        assign_rewards([game], settings=RewardSettings(sampled_tokens=kept)) for kept in (True, False)
+        assign_rewards([game], settings=RewardSettings(completions=kept)) for kept in ("sampled", "text")
     )
     assert sampled.completion == text.completion == "Wet?"
     assert encode(model_folder, sampled)[0].completion.tolist() == [*ids]
@@ -182,8 +182,9 @@ def test_offline_samples_keep_the_prompt_that_the_engine_cut(model_folder: Path)
     game = episode_of("river", "ab", "The river.")
     said = replace(game.history[0], token_ids=(a, b), finish_reason="length", prompt_ids=(b, b))
     game = replace(game, history=(said, game.history[1]))
-    for template, sampled_tokens, seen in (("play", True, True), ("game", True, False), ("play", False, False)):
-        settings = RewardSettings(template=template, sampled_tokens=sampled_tokens)
+    cases = (("play", "sampled", True), ("game", "sampled", False), ("play", "text", False))
+    for template, completions, seen in cases:
+        settings = RewardSettings(template=template, completions=completions)
         [sample] = assign_rewards([game], settings=settings)
         assert sample.prompt_ids == ((b, b) if seen else None)
         [encoded] = encode(model_folder, sample, max_length=10_000)

@@ -199,7 +199,7 @@ def test_winners_samples_hold_thought_and_speech_as_sampled() -> None:
     thoughtful = Episode(task=won.task, history=(won.history[0], said), id="g")
     [sample] = assign_rewards([thoughtful])
     assert (sample.completion, sample.completion_ids, sample.thinking) == (said.content, (7, 8, 9), True)
-    [text] = assign_rewards([thoughtful], settings=RewardSettings(sampled_tokens=False))
+    [text] = assign_rewards([thoughtful], settings=RewardSettings(completions="text"))
     assert (text.completion, text.completion_ids, text.thinking) == (said.content, None, False)
 
 

@@ -5,7 +5,7 @@ the term of that sum for the teacher's reply, with length-normalised log-probabi
 produced the published results. With ``kl_coef`` 0 it is weighted SFT, and computes no reference.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -37,13 +37,11 @@ class Imitation(OfflineAlgorithm):
 
     name: ClassVar[str] = "imitation"
     Settings: ClassVar[type[TeacherSettings]] = ImitationSettings
+    sample_type = SampleType.IMITATION
 
     @property
     def needs(self) -> Needs:
         return Needs(reference=self.settings.kl_coef > 0)
-
-    def reward_settings(self) -> dict[str, Any]:
-        return {"sample_type": SampleType.IMITATION, "everyone": self.settings.utterances == "all"}
 
     def terms(self, batch: TokenBatch, logprob: "Tensor", reference: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
         """Return the loss and figures of each sample, (B,), from its ``logprob`` and ``reference``, (B,)."""

@@ -4,7 +4,7 @@ Rewards come from ``winners.py``. ``offline_rl_loss`` says where the published c
 differ.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -55,10 +55,6 @@ class Spag(OfflineAlgorithm):
     @property
     def needs(self) -> Needs:
         return Needs(reference=self.settings.objective == "offline_rl")
-
-    def reward_settings(self) -> dict[str, Any]:
-        settings: SpagSettings = self.settings
-        return settings.model_dump(include={"discount", "loser_reward", "tie_reward", "roles"})
 
     def terms(self, batch: TokenBatch, logprob: "Tensor", reference: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
         """Return the loss and figures of each sample, (B,), from its ``logprob`` and ``reference``, (B,)."""

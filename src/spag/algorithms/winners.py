@@ -15,8 +15,8 @@ those that are trained.
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from spag.algorithms.base import Algorithm, Metrics, TokenBatch, mean_of, mixed
 from spag.algorithms.credit import is_trained, result_of
@@ -37,22 +37,22 @@ class RewardSettings:
 
     ``template``: the wording of prompts: ``random`` (drawn per utterance, as upstream), ``game`` (drawn once per game,
     so that its utterances share a prefix) or ``play`` (the prompt of play, truncated as the engine did).
-    ``sampled_tokens``: train the sampled tokens if they are known; else the text, tokenised again with an end token, as
-    upstream.
+    ``completions``: ``sampled`` trains the sampled tokens if they are known, ``text`` the text, tokenised again with an
+    end token, as upstream.
     ``roles``: whose samples are kept, ``both`` or a role; the other's count in the weights, then are dropped.
-    ``everyone``: both roles of every game without a broken rule, with reward and weight 1.
+    ``utterances``: ``winners``, or ``all``: of both roles in games without a broken rule, with reward and weight 1.
     """
 
     discount: float = 0.8
     loser_reward: float = 0.0
     tie_reward: float = 0.0
     template: str = "random"
-    sampled_tokens: bool = True
+    completions: str = "sampled"
     seed: int = 0
     sample_type: SampleType = SampleType.RL
     roles: str = "both"
     learner: str | None = None
-    everyone: bool = False
+    utterances: str = "winners"
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ def assign_rewards(
         stats.utterances += result.length
         stats.held_out += game.split_of(episode.task) is Split.HELD_OUT
     wins = {role: trained[role] for role in game.roles}
-    stats.role_weights = dict.fromkeys(game.roles, 1.0) if settings.everyone else role_weights(wins)
+    stats.role_weights = dict.fromkeys(game.roles, 1.0) if settings.utterances == "all" else role_weights(wins)
     samples: list[TrainingSample] = []
     for episode, result, rewards in judged:
         winners = game.outcomes[result.outcome].winners
@@ -145,7 +145,7 @@ def _trained_rewards(episode: Episode, game: Game, result: Result, settings: Rew
     """Return the total reward of every role trained on this game, winners first."""
     outcome = game.outcomes[result.outcome]
     totals: dict[str, float] = {}
-    if settings.everyone:
+    if settings.utterances == "all":
         totals = dict.fromkeys(game.roles, 1.0) if outcome.fault is None else {}
     elif outcome.winners:
         losers = [role for role in game.roles if role not in outcome.winners]
@@ -161,7 +161,7 @@ def _samples(
 ) -> Iterator[TrainingSample]:
     """Yield the samples of the utterances at ``spoken``; an empty one keeps its share, with nothing to train on."""
     for at, coefficient in zip(spoken, return_coefficients(len(spoken), settings.discount), strict=True):
-        said, sampled = episode.history[at], settings.sampled_tokens
+        said, sampled = episode.history[at], settings.completions == "sampled"
         if completion := said.content.strip():
             yield TrainingSample(
                 prompt=_prompt(episode, game, at, settings),
@@ -204,14 +204,15 @@ def refuse_other_rules(episodes: Iterable[Episode], game: Game) -> None:
 
 
 class OfflineAlgorithm(Algorithm):
-    """The base of the paper's two algorithms: everything but their options and the loss of a sample."""
+    """The base of the paper's two algorithms: everything but their options and the loss of a sample.
+
+    An option with the name of a field of ``RewardSettings`` sets that field.
+    """
+
+    sample_type: ClassVar[SampleType] = SampleType.RL
 
     def __init__(self, settings: Any, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
         self.settings, self.seed, self.stats = settings, seed, RewardStats()
-
-    def reward_settings(self) -> dict[str, Any]:
-        """Return the fields of ``RewardSettings`` that are the algorithm's own."""
-        raise NotImplementedError
 
     def terms(self, batch: TokenBatch, logprob: "Tensor", reference: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
         """Return each sample's loss, weighted but without ``sft_coef``, and values to average as metrics, all (B,).
@@ -222,13 +223,8 @@ class OfflineAlgorithm(Algorithm):
 
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
         refuse_other_rules(episodes, game)
-        settings = RewardSettings(
-            template=self.settings.template,
-            sampled_tokens=self.settings.completions == "sampled",
-            seed=self.seed,
-            learner=learner,
-            **self.reward_settings(),
-        )
+        chosen = self.settings.model_dump(include={one.name for one in fields(RewardSettings)})
+        settings = RewardSettings(**chosen, seed=self.seed, sample_type=self.sample_type, learner=learner)
         return assign_rewards(episodes, settings=settings, game=game, stats=self.stats)
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
