@@ -26,8 +26,8 @@ _FOLDER = resources.files("spag.games.taboo.data") / "languages"
 
 
 @dataclass(frozen=True)
-class Grammar:
-    """The parts of a guess.
+class Language:
+    """What the judge knows about a language: its lexicon, and the parts of a guess.
 
     ``word``: required in every announcement; ``announcement``: "I know the word"; ``goes_on``: what may follow one;
     ``direct``: "is", between an announcement and the word; ``states``: "it is"; ``asks``: "is it", and verbs that talk
@@ -40,6 +40,7 @@ class Grammar:
     Each is annotated with an expression in which ``<name>`` stands for the alternatives of a field of the file.
     """
 
+    lexicon: Lexicon
     word: str
     announcement: Annotated[Pattern, r"<announcement>"]
     goes_on: Annotated[Pattern, r'"?[ ]?(?:$|[!?.:;,=\-—–(\n"]|<goes_on>\b)']
@@ -69,8 +70,8 @@ class Grammar:
     tags: Annotated[Pattern, r"(?:[^\w]|(?<!\w)(?:<tags>|<address>|<calls>)(?![\w']))*"]
 
     @staticmethod
-    def compile(guesses: Mapping[str, str | list[str]]) -> "Grammar":
-        """Return the grammar that the ``guesses`` section of a language file describes."""
+    def compile(lexicon: Lexicon, guesses: Mapping[str, str | list[str]]) -> "Language":
+        """Return the language whose guesses the ``guesses`` section of its file describes."""
 
         def alternatives(name: re.Match[str]) -> str:
             value = guesses.get(name[1], [])
@@ -78,19 +79,11 @@ class Grammar:
             return f"(?:{'|'.join(found)})" if found else "(?!)"
 
         patterns = {}
-        for name, hint in get_type_hints(Grammar, include_extras=True).items():
+        for name, hint in get_type_hints(Language, include_extras=True).items():
             for template in getattr(hint, "__metadata__", ()):
                 once = re.sub(_FIELD, alternatives, template)
                 patterns[name] = re.compile(re.sub(_FIELD, alternatives, once))  # alternatives may name fields, too
-        return Grammar(str(guesses["word"]), **patterns)
-
-
-@dataclass(frozen=True, slots=True)
-class Language:
-    """What the judge needs to know about a language."""
-
-    lexicon: Lexicon
-    grammar: Grammar
+        return Language(lexicon, str(guesses["word"]), **patterns)
 
 
 @cache
@@ -98,7 +91,7 @@ def language_of(code: str) -> Language:
     """Return the language of a file, by its two letters. Raises ``SettingError``."""
     data = language_data(code)
     lexicon = ENGLISH if code == ENGLISH.language else lexicon_of(code, **data["lexicon"])
-    return Language(lexicon, Grammar.compile(data["guesses"]))
+    return Language.compile(lexicon, data["guesses"])
 
 
 @cache

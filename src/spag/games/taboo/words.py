@@ -73,9 +73,9 @@ def _candidates(language: str) -> Iterator[list[str]]:
         excluded, words = listed(*EXCLUDED_LISTS), top_n_list(language, _WORDFREQ_SIZE, wordlist="large")
         return ([word] for word in words if _WRITTEN.fullmatch(word) and word not in excluded)
     capitals = language_data(language)["lexicon"].get("capitalised_nouns", False)
-    grammar = language_of(language).grammar
+    spoken = language_of(language)
     return (
         [case for each in (word, *with_sharp_s(word)) for case in ((each, each.capitalize()) if capitals else (each,))]
         for word in top_n_list(language, _WORDFREQ_SIZE, wordlist="best")[_FUNCTION_WORDS:]
-        if word.isalpha() and len(word) > 2 and word != grammar.word and not grammar.negation.fullmatch(word)
+        if word.isalpha() and len(word) > 2 and word != spoken.word and not spoken.negation.fullmatch(word)
     )

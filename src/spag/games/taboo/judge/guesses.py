@@ -1,7 +1,7 @@
 """Guesses: whether an utterance announces one, and the word that it names.
 
 The prompts ask for: I know the word! It is `WORD`! Players vary it, so this is accepted, in any case, quotes and
-markup, with the words of a ``Grammar``:
+markup, with the words of a ``Language``:
 
     announcement  "I [now|think I|...] know [what] the|this|your [secret|...] word", unless its clause negates, doubts
                   or asks ("I don't know", "if I know") or goes on ("the word for that")
@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from spag.games.taboo.languages import Grammar, language_of
+from spag.games.taboo.languages import Language, language_of
 from spag.text.english import ENGLISH, is_adjective
 from spag.text.evasions import find_evasion
 from spag.text.folding import fold, unmasked, without_tags
@@ -77,20 +77,20 @@ def find_guess(
     target = target_of(target_word, spoken.lexicon)
     wrong = None
     for reading in unmasked(_INVERTED.sub(",", text), spoken.lexicon.letters):
-        found = _first_guess(reading, target, spoken.grammar, by_defender=by_defender)
+        found = _first_guess(reading, target, spoken, by_defender=by_defender)
         if found is not None and found[1]:
             return found
         wrong = wrong or found
     return wrong
 
 
-def _first_guess(folded: str, target: Target, grammar: Grammar, *, by_defender: bool) -> tuple[Guess, bool] | None:
-    if grammar.word not in folded:
+def _first_guess(folded: str, target: Target, spoken: Language, *, by_defender: bool) -> tuple[Guess, bool] | None:
+    if spoken.word not in folded:
         return None
     passed_over = False
-    for guess in _candidates(_tidy(folded), grammar, by_defender=by_defender):
-        named = _is_named(guess, target, grammar, by_defender=by_defender)
-        if _is_right(guess, target, grammar):
+    for guess in _candidates(_tidy(folded), spoken, by_defender=by_defender):
+        named = _is_named(guess, target, spoken, by_defender=by_defender)
+        if _is_right(guess, target, spoken):
             if named or not passed_over:
                 return guess, True
         elif named:
@@ -106,74 +106,74 @@ def _tidy(folded: str) -> str:
     return (_QUOTES.sub('"', text) if '""' in text else text).strip()
 
 
-def _candidates(text: str, grammar: Grammar, *, by_defender: bool) -> Iterator[Guess]:
+def _candidates(text: str, spoken: Language, *, by_defender: bool) -> Iterator[Guess]:
     """Yield every phrase that may be a guess, in the order in which they count."""
-    for announcement in islice(grammar.announcement.finditer(text), _MOST):
+    for announcement in islice(spoken.announcement.finditer(text), _MOST):
         after = text[announcement.end() : announcement.end() + _WIDTH + 200]
-        if grammar.goes_on.match(after) and not _in_doubt(text, announcement.start(), grammar):
-            yield from filter(None, _announced(after, grammar))
-    for short in islice(grammar.short.finditer(text), _MOST):
-        guess = None if _in_doubt(text, short.start(), grammar) else _phrase(text, short.end(), grammar, loose=True)
-        if guess is not None and _is_meant(text, short, guess, grammar, by_defender=by_defender):
+        if spoken.goes_on.match(after) and not _in_doubt(text, announcement.start(), spoken):
+            yield from filter(None, _announced(after, spoken))
+    for short in islice(spoken.short.finditer(text), _MOST):
+        guess = None if _in_doubt(text, short.start(), spoken) else _phrase(text, short.end(), spoken, loose=True)
+        if guess is not None and _is_meant(text, short, guess, spoken, by_defender=by_defender):
             yield guess
 
 
-def _in_doubt(text: str, start: int, grammar: Grammar) -> bool:
+def _in_doubt(text: str, start: int, spoken: Language) -> bool:
     before = text[max(0, start - 80) : start]
-    clause = grammar.clause.split(before)[-1]
-    return grammar.doubt.search(clause) is not None or grammar.reported.search(before) is not None
+    clause = spoken.clause.split(before)[-1]
+    return spoken.doubt.search(clause) is not None or spoken.reported.search(before) is not None
 
 
-def _announced(after: str, grammar: Grammar) -> Iterator[Guess | None]:
+def _announced(after: str, spoken: Language) -> Iterator[Guess | None]:
     """Yield what may be named in the text after an announcement; ``None`` where no phrase follows."""
     # "I know the word is X", "I know the word: X"
-    direct = grammar.direct.match(after)
+    direct = spoken.direct.match(after)
     opened = direct.end() if direct is not None else 0
     follows = after[opened:]
-    if direct is not None and follows[:1] not in set(".,;!?") and not grammar.states.match(follows.lstrip(_OPENING)):
-        yield _phrase(after, opened, grammar, loose=direct["mark"][0].isalpha())
+    if direct is not None and follows[:1] not in set(".,;!?") and not spoken.states.match(follows.lstrip(_OPENING)):
+        yield _phrase(after, opened, spoken, loose=direct["mark"][0].isalpha())
     # "I know the word! It is X", "Is it X?"
-    stated = [(found.start(), found.end(), False) for found in grammar.states.finditer(after, 0, _WIDTH)]
-    asked = [(found.start(), found.end(), True) for found in grammar.asks.finditer(after, 0, _WIDTH)]
+    stated = [(found.start(), found.end(), False) for found in spoken.states.finditer(after, 0, _WIDTH)]
+    asked = [(found.start(), found.end(), True) for found in spoken.asks.finditer(after, 0, _WIDTH)]
     for start, end, loose in sorted(stated + asked, key=lambda place: place[0]):
-        if not _in_doubt(after, start, grammar):
-            yield _phrase(after, end, grammar, loose=loose)
+        if not _in_doubt(after, start, spoken):
+            yield _phrase(after, end, spoken, loose=loose)
     # "I know the word! X", "I know what the word is, X", "I know the word! Haha. X, right?"
     bare = after[opened:].lstrip(_OPENING)
     opening = after[opened : len(after) - len(bare)]
     starts = [len(after) - len(bare) - opening.endswith('"')] if opening.strip() else []
-    starts += [clause.end() for clause in islice(grammar.clause.finditer(after, 0, _WIDTH), _MOST)]
+    starts += [clause.end() for clause in islice(spoken.clause.finditer(after, 0, _WIDTH), _MOST)]
     for start in starts:
-        guess = _phrase(after, start, grammar, loose=True)
-        if guess and grammar.tags.fullmatch(guess.after) and "\n" not in after[start:].strip():
+        guess = _phrase(after, start, spoken, loose=True)
+        if guess and spoken.tags.fullmatch(guess.after) and "\n" not in after[start:].strip():
             yield replace(guess, bare=True)
 
 
-def _is_meant(text: str, short: re.Match[str], guess: Guess, grammar: Grammar, *, by_defender: bool) -> bool:
+def _is_meant(text: str, short: re.Match[str], guess: Guess, spoken: Language, *, by_defender: bool) -> bool:
     """Tell a guess without an announcement ("The word is river!") from talk ("The word is river in all of them.")."""
     before = text[max(0, short.start() - 60) : short.start()]
     mark = guess.after.lstrip(' "')[:1]  # behind the closing quotation mark, or a French space
     if mark == "?":
         return False
-    if grammar.cue.search(before):
+    if spoken.cue.search(before):
         return True
     if not by_defender:
         return False
     alone = TOKEN.search(guess.after) is None and (guess.quoted or short.start() == 0)
-    cued = grammar.hedged_cue.search(before) or grammar.firm.search(short[0])
+    cued = spoken.hedged_cue.search(before) or spoken.firm.search(short[0])
     return alone or mark == "!" or cued is not None
 
 
-def _phrase(text: str, start: int, grammar: Grammar, *, loose: bool) -> Guess | None:
+def _phrase(text: str, start: int, spoken: Language, *, loose: bool) -> Guess | None:
     """Return the phrase from ``start`` on, or ``None`` if it is empty or a mere denial."""
-    contrast = grammar.contrast.match(text, start)
+    contrast = spoken.contrast.match(text, start)
     if contrast is not None:
         start = contrast.end()
-    elif grammar.negation.match(text, start):
+    elif spoken.negation.match(text, start):
         return None
-    filler = grammar.filler.match(text, start)
+    filler = spoken.filler.match(text, start)
     start = filler.end() if filler else start
-    article = grammar.article.match(text, start)
+    article = spoken.article.match(text, start)
     if article is not None and text[article.end() : article.end() + 1] == '"':  # the "cat"
         start = article.end()
     quoted = text[start : start + 1] == '"'
@@ -183,20 +183,20 @@ def _phrase(text: str, start: int, grammar: Grammar, *, loose: bool) -> Guess | 
     elif spelled := _SPELLED.match(rest):
         phrase, quoted = spelled[0], True
     else:
-        end = grammar.end.search(rest)
+        end = spoken.end.search(rest)
         phrase = rest[: end.start()] if end else rest
     phrase = phrase.strip()
-    article = grammar.article.match(phrase)
+    article = spoken.article.match(phrase)
     phrase = phrase[article.end() :] if article else phrase
     return Guess(phrase, rest, quoted, loose) if TOKEN.search(phrase) or not phrase.isascii() else None
 
 
-def _is_right(guess: Guess, target: Target, grammar: Grammar) -> bool:
+def _is_right(guess: Guess, target: Target, spoken: Language) -> bool:
     """Tell whether the guess is the target, in any inflection, with or without an article, and nothing more."""
-    article = grammar.article.match(guess.rest)
+    article = spoken.article.match(guess.rest)
     for rest in (guess.rest, guess.rest[article.end() :]) if article else (guess.rest,):
         end = phrase_end(rest, target)
-        if end is not None and grammar.end.match(rest, end):
+        if end is not None and spoken.end.match(rest, end):
             return True
     if guess.phrase == fold(target.word, target.lexicon.letters).strip():
         return True  # marks too: +1, £5
@@ -207,16 +207,16 @@ def _is_right(guess: Guess, target: Target, grammar: Grammar) -> bool:
     return whole or target.is_form("".join(TOKEN.findall(guess.phrase)))
 
 
-def _is_named(guess: Guess, target: Target, grammar: Grammar, *, by_defender: bool) -> bool:
+def _is_named(guess: Guess, target: Target, spoken: Language, *, by_defender: bool) -> bool:
     """Tell whether a phrase other than the target is a guess, and not talk about the word."""
     if guess.quoted:
         return True
-    if grammar.no_names.match(guess.phrase) or grammar.talk.search(guess.phrase):
+    if spoken.no_names.match(guess.phrase) or spoken.talk.search(guess.phrase):
         return False
     words, width = len(TOKEN.findall(guess.phrase)), max(1, len(target.words))
     if by_defender and not guess.loose:
         return words <= max(width, _LONGEST)
-    if guess.bare and grammar.calls.fullmatch(guess.phrase):
+    if guess.bare and spoken.calls.fullmatch(guess.phrase):
         return False
     adjective = target.lexicon is ENGLISH and is_adjective(guess.phrase)
-    return words <= width and not adjective and not grammar.address.match(guess.phrase)
+    return words <= width and not adjective and not spoken.address.match(guess.phrase)
