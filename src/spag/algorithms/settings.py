@@ -7,6 +7,7 @@ step.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -99,6 +100,18 @@ class UpdateSettings(Section):
     def per_role(self) -> bool:
         """Whether each role has its own adapter."""
         return self.lora is not None and self.lora.per_role
+
+    def refusals(self, dtype: str) -> Iterator[str]:
+        """Yield why training with these settings and ``model.dtype`` cannot work; no GPU is needed to tell."""
+        sharded = f"parallel={self.parallel} with"
+        if self.parallel != "replicas" and self.lora is not None and self.lora.quantize:
+            yield f"{sharded} lora.quantize: a model in 4 bits is not sharded; set parallel=replicas"
+        if self.parallel != "replicas" and self.optimizer == "adamw_8bit":
+            yield f"{sharded} optimizer=adamw_8bit: moments in 8 bits are not sharded; set parallel=replicas"
+        if self.parallel != "replicas" and self.per_role:
+            yield f"{sharded} lora.per_role: adapters take turns in whole models; set parallel=replicas"
+        if self.parallel == "fsdp" and dtype == "float16":
+            yield f"{sharded} model.dtype=float16: set model.dtype to bfloat16 or float32"
 
 
 class OfflineSettings(UpdateSettings):

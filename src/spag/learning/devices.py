@@ -13,7 +13,6 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from spag.algorithms.settings import UpdateSettings
-from spag.config.refusals import training_refusals
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, require_package
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
@@ -119,7 +118,7 @@ def check_settings(model: ModelConfig, settings: UpdateSettings, *, elsewhere: b
     if settings.optimizer == "adamw_8bit":
         fix = "pip install bitsandbytes, or set optimizer=adamw"
         require_package("bitsandbytes", "optimizer=adamw_8bit", fix)
-    for why in training_refusals(settings, model.dtype):
+    for why in settings.refusals(model.dtype):
         raise ConfigError(why)
     if settings.parallel == "deepspeed":
         require_package("deepspeed", "parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")

@@ -9,7 +9,6 @@ from spag.algorithms import get
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import SELF, IterationSettings
 from spag.config.files import phase_option
-from spag.config.refusals import training_refusals
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
 from spag.core.visible import counted
@@ -244,7 +243,7 @@ class Planner:
         stage = StagePlan(label, times, "samples", work.count, updates, work.games, work.fed, hours)
         if processes > self.devices and on_gpu:
             stage.refusals.append(f"processes={processes}, but only {counted(self.devices, 'GPU')}")
-        stage.refusals.extend(training_refusals(settings, self.config.model.dtype))
+        stage.refusals.extend(settings.refusals(self.config.model.dtype))
         if memory.host:
             stage.notes.append(f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all")
         return stage.taking(memory, self.device.memory * USABLE if on_gpu else self.device.memory / processes)
