@@ -45,21 +45,18 @@ def rounds(moves: Moves) -> tuple[Moves, Moves | None]:
     return moves, None
 
 
-@cache
 def legal_moves(moves: Moves) -> Moves:
     """Return the legal moves after ``moves``; none when the hand is over."""
     first, second = rounds(moves)
     return _LEGAL.get(first if second is None else second, ())
 
 
-@cache
 def player_to_move(moves: Moves) -> int:
     """Return 0 or 1; player_0 moves first in each round."""
     first, second = rounds(moves)
     return len(first if second is None else second) % 2
 
 
-@cache
 def paid(moves: Moves) -> tuple[int, int]:
     """Return the chips that each player has paid in."""
     chips = [1, 1]
