@@ -150,7 +150,7 @@ class OfflineSettings(UpdateSettings):
 
     @property
     def splits(self) -> list[Split]:
-        """Whose tasks are played and trained."""
+        """The splits whose tasks are played and trained."""
         return [*Split] if self.keep_held_out else [Split.TRAIN]
 
 

@@ -42,8 +42,8 @@ class Figure:
     """A metric of a finished game (1 or 0, or a count), and how it is shown.
 
     ``role``: the role it describes; the arena shows it in that role's table. ``of``: the figure it is a fraction of;
-    ``None``: of games. ``is_count``: a count, shown as its mean over games. Above ``limit``, a fraction of self-play
-    games produces the warning "N % <warning>".
+    ``None``: of games. ``is_count``: a count, shown as its mean over games. If more than ``limit`` of self-play games
+    (a fraction) have it, the warning is "N % <warning>".
     """
 
     name: str

@@ -39,7 +39,7 @@ _IRREGULAR = {
     "cooler": "cool", "dimmer": "dim", "fatter": "fat", "flatter": "flat", "further": "far", "hotter": "hot",
     "sadder": "sad", "thinner": "thin", "wetter": "wet", "clothing": "clothe",
 }  # fmt: skip
-# "the found", "a cooler": no form of a verb there
+# "the found", "a cooler": not forms of a verb there
 NOUNS_TOO = _HOMOGRAPHS.keys() - {"people", "data"} | {"closer", "cooler", "dimmer"}
 # As a target, each stands for itself only: cool does not give a cooler away. But shake gives shook away, big bigger,
 # and mechanic mechanics.

@@ -82,7 +82,7 @@ class _Dictionary:
         return frozenset(bases.union(*map(self._singulars, parts)))
 
     def _singulars(self, word: str) -> set[str]:
-        """Return what ``plurals`` make of ``word``, unless the dictionary lists that itself: ciudades gives ciudad."""
+        """Return the singulars of ``word`` by ``plurals`` (ciudades: ciudad); none if the dictionary gives one."""
         nouns = {word.removesuffix(plural) + end for plural, end in self.plurals.items() if word.endswith(plural)}
         if not self.lemmas(word).isdisjoint({word, *nouns}):
             return set()

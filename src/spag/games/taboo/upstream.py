@@ -1,4 +1,4 @@
-"""Prompts and rows of the paper's published code (Linear95/SPAG, ``utils.py``), rendered as it does, byte by byte.
+"""Prompts and rows of the paper's published code (Linear95/SPAG, ``utils.py``), rendered as it does, byte for byte.
 
 The wording is not part of this project: ``spag import prompts`` reads it from the user's copy (``promptfile.py``). What
 differs from our own prompts (``prompts.py``):

@@ -129,7 +129,7 @@ class TicTacToe(OpenGame):
         return {"board": self.position(task, moves)}
 
     def prompt(self, observation: Observation) -> str:
-        """Show the board as its eight lines, the player's own marks as x: each line shows whom it can make win."""
+        """Show the board as its eight lines, the player's own marks as x: each line shows who may still win by it."""
         cells = _cells(observation)
         lines = "\n".join("".join(cells[square - 1] for square in line) for line in solver.LINES)
         return f"{RULES}\n\n{lines.translate(_OWN_AND_OTHERS[observation.role])}\n"
