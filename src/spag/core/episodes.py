@@ -34,7 +34,7 @@ class Episode:
     """One game. ``outcome``, ``rewards``, ``reason`` and ``length`` (utterances up to the judged end) record the
     judge's ruling at play time; upstream's files have none of them.
 
-    ``settings`` are the game's. They and a player's identity are ``None`` in older files and in unsaved games.
+    ``settings`` are the game's. They and a player's identity are ``None`` in upstream's files and in unsaved games.
     """
 
     task: Task

@@ -40,14 +40,11 @@ def explain(game: Game, episode: Episode) -> Explanation:
     if recorded not in game.outcomes:
         known = ", ".join(game.outcomes)
         raise DataError(f"game {episode.id!r}: {game.name} has no outcome {recorded!r}; it has {known}")
-    outcome, reason = game.outcomes[recorded], _sentence(episode.reason or found.reason)
+    outcome, reason = game.outcomes[recorded], episode.reason or found.reason
+    reason = f"{reason[:1].upper()}{reason[1:]}."
     if recorded != found.outcome:
         ruling = f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}"
         return Explanation(outcome, reason, disputed=ruling)
     decisive = None if outcome.is_draw or not found.length else found.length - 1
     span = game.explain(episode.task, episode.history[: found.length], found) if decisive is not None else None
     return Explanation(outcome, reason, decisive, span)
-
-
-def _sentence(reason: str) -> str:
-    return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
