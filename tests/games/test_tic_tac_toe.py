@@ -128,6 +128,8 @@ def test_a_person_may_type_an_opening() -> None:
     task = GAME.custom_task("5, 1")
     assert (task.data, GAME.describe_task(task)) == ({"opening": [5, 1]}, "X on 5, O on 1")
     assert GAME.describe_task(GAME.custom_task("")) == "the empty board"
+    with pytest.raises(DataError, match=r"^'the centre' names no square; type the moves already made, as in: 5 1$"):
+        GAME.custom_task("the centre")
 
 
 def test_the_game_tree() -> None:

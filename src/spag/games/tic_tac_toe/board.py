@@ -98,6 +98,8 @@ class TicTacToe(OpenGame):
     def custom_task(self, text: str) -> Task:
         """Parse a typed opening: the squares of the moves already made."""
         task = _task([int(character) for character in text if character in "0123456789"])
+        if text.strip() and not task.data["opening"]:
+            raise DataError(f"{text[:40]!r} names no square; type the moves already made, as in: 5 1")
         self.start(task, 0)
         return task
 
