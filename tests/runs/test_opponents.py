@@ -99,6 +99,18 @@ def test_a_step_that_two_processes_began_can_end_with_one(tmp_path: Path, cut: i
     assert len(games) == 8
 
 
+def test_a_step_of_a_mix_loads_each_snapshot_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(steps, "saved_weights", lambda folder: loaded.append(folder.name))
+    monkeypatch.setattr(StepPlayer, "update_weights", lambda *_: None)
+    settings = ReinforceSettings.model_validate({"games": 24, "opponents": {"snapshot": 1}, "snapshot_every": 1})
+    mix = [(KUHN, 1.0), (get("nim"), 1.0)]
+    with BotPlayer(tmp_path, mix, ModelConfig(name="bot:random"), EngineConfig(), settings, 0) as playing:
+        playing.play(3, 2)
+        assert [len(games) for _, games in playing.episodes(3)] == [12, 12]
+    assert sorted(loaded) == ["step-00001", "step-00002"]
+
+
 def test_every_snapshot_is_an_opponent_once_its_step_has_ended() -> None:
     pool = opponents()
     assert pool.weights(2, KUHN) == {"self": 3.0, "bot:equilibrium": 1.0}  # the games of none are self-play

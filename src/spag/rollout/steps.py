@@ -134,13 +134,15 @@ class StepPlayer:
             return
         self._close_evaluation()
         path = self.folder / "episodes" / f"step-{step:05d}{f'.part{self.rank}' if self.rank else ''}.jsonl"
+        parts: list[tuple[Game, dict[Pairing, list[GameSpec]]]] = []  # of games of the same two players
         for game in {id(game): game for game, _ in left}.values():
             specs = [spec for own, spec in left if own is game]
             matches = draw_opponents(specs, POLICY, self.opponents.weights(step, game), self.seats(game))
-            for _, pairings in groupby(sorted(matches, key=_both), _both):  # each snapshot loads once
-                met = {pairing: matches[pairing] for pairing in pairings}
-                played_by = {POLICY: weights_after(weights_of)} | self._load_snapshots(next(iter(met)))
-                self.play_into(path, game, met, played_by)
+            for _, pairings in groupby(sorted(matches, key=_both), _both):
+                parts.append((game, {pairing: matches[pairing] for pairing in pairings}))
+        for game, met in sorted(parts, key=lambda part: _both(next(iter(part[1])))):  # each snapshot loads once
+            played_by = {POLICY: weights_after(weights_of)} | self._load_snapshots(next(iter(met)))
+            self.play_into(path, game, met, played_by)
 
     def episodes(self, step: int) -> list[tuple[Game, list[Episode]]]:
         """Return the games of ``step`` on disk, in order, by game. Raises ``DataError`` when one is missing.
