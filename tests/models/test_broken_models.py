@@ -247,6 +247,7 @@ BROKEN_ADAPTERS: dict[str, tuple[Break, str]] = {
     "another kind": (field("peft_type", "IA3", ADAPTER), "IA3"),
     "no rank": (field("r", 0, ADAPTER), r"adapter_config\.json: r: expected `int`"),
     "text for a rank": (field("r", "x", ADAPTER), r"adapter_config\.json: r: expected `int`"),
+    "another method": (field("alora_invocation_tokens", [3], ADAPTER), "aLoRA is not supported"),
     "another rank": (field("r", 3, ADAPTER), "size mismatch"),
     "targets that match nothing": (field("target_modules", ["x"], ADAPTER), "not found"),
     "fewer targets": (field("target_modules", ["up_proj"], ADAPTER), "unexpected"),

@@ -151,7 +151,12 @@ def test_vllm_must_be_able_to_split_the_heads(
 
 
 @pytest.mark.parametrize(
-    ("kind", "has"), [({"use_dora": True}, "DoRA"), ({"modules_to_save": ["lm_head"]}, r"whole modules \(lm_head\)")]
+    ("kind", "has"),
+    [
+        ({"use_dora": True}, "DoRA"),
+        ({"lora_bias": True}, r"biases \(lora_bias\)"),
+        ({"modules_to_save": ["lm_head"]}, r"whole modules \(lm_head\)"),
+    ],
 )
 def test_vllm_must_be_able_to_take_an_adapter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, object], has: str

@@ -170,8 +170,8 @@ def _misfit(name: str) -> str:
     adapter, what = read_adapter(expanded(name)), ""
     if adapter and adapter.changes_base:
         what = "changes to its base model (init_lora_weights or layer_replication)"
-    elif adapter and (adapter.dora or adapter.whole):
-        what = "DoRA" if adapter.dora else f"whole modules ({', '.join(adapter.whole)})"
+    elif adapter and (adapter.more or adapter.whole):
+        what = adapter.more or f"whole modules ({', '.join(adapter.whole)})"
     elif adapter:  # vLLM leaves out embeddings, which peft saves, unchanged, with an adapter for them
         others = [key for key in weights_beside_lora(adapter) if not key.endswith(".base_layer.weight")]
         what = f"weights besides LoRA's ({others[0]})" if others else ""

@@ -82,8 +82,8 @@ def cache_folder() -> Path:
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """A LoRA adapter folder. ``largest_rank`` is over all adapted maps; ``rank`` and ``alpha`` are the config's.
-    ``whole``: ends of the names of modules that are trained, and saved, whole; ``dora``: whether it has DoRA;
-    ``changes_base``: whether loading it changes the base model, as PiSSA and repeated layers do.
+    ``whole``: ends of the names of modules that are trained, and saved, whole; ``more``: what it adds to LoRA's two
+    matrices, if anything; ``changes_base``: whether loading it changes the base model, as PiSSA and repeated layers do.
     """
 
     folder: Path
@@ -92,7 +92,7 @@ class Adapter:
     rank: int
     alpha: int
     whole: tuple[str, ...] = ()
-    dora: bool = False
+    more: str = ""
     changes_base: bool = False
 
 
@@ -109,6 +109,8 @@ class _AdapterFile(msgspec.Struct):
     rank_pattern: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
     modules_to_save: tuple[str, ...] | None = None
     use_dora: bool = False
+    lora_bias: bool = False
+    alora_invocation_tokens: list[int] | None = None
     init_lora_weights: bool | str | None = True
     layer_replication: list[Any] | None = None
 
@@ -128,13 +130,16 @@ class _ModelFile(msgspec.Struct):
 def read_adapter(folder: Path) -> Adapter | None:
     """Return the adapter in ``folder``; ``None`` if it is not an adapter.
 
-    Raises ``ModelError`` for a broken adapter, one that is not LoRA, and one whose base model is an adapter too.
+    Raises ``ModelError`` for a broken adapter, one that is not LoRA or works only after certain tokens (aLoRA), and one
+    whose base model is an adapter too.
     """
     file = folder / ADAPTER_CONFIG
     if not file.exists():
         return None
     fix = "this is not a LoRA adapter's config; save or download the adapter again"
     described = read_description(file, _AdapterFile, fix)
+    if described.alora_invocation_tokens:  # sought in each forward pass, which may be of a part of the text
+        raise ModelError(f"{file}: alora_invocation_tokens: aLoRA is not supported; train a plain LoRA adapter instead")
     base = _found_base(described.base_model_name_or_path, folder)
     if (expanded(base) / ADAPTER_CONFIG).exists():
         fix = "merge that into its base model first"
@@ -142,7 +147,8 @@ def read_adapter(folder: Path) -> Adapter | None:
     largest, whole = max([described.r, *(described.rank_pattern or {}).values()]), described.modules_to_save or ()
     start = described.init_lora_weights
     changes_base = bool(described.layer_replication) or (isinstance(start, str) and start.lower() not in _PLAIN_STARTS)
-    return Adapter(folder, base, largest, described.r, described.lora_alpha, whole, described.use_dora, changes_base)
+    more = "DoRA" if described.use_dora else "biases (lora_bias)" if described.lora_bias else ""
+    return Adapter(folder, base, largest, described.r, described.lora_alpha, whole, more, changes_base)
 
 
 def _found_base(base: str, folder: Path) -> str:
