@@ -29,9 +29,10 @@ from spag.core.options import SamplingConfig
 from spag.engines.base import Player, Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.taboo import AdversarialTaboo
+from spag.rollout.matchmaking import Match
 from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.worker import PlayJob
-from spag.rollout.runner import GameSpec, PlayStats, game_specs
+from spag.rollout.runner import PlayStats, game_specs
 from spag.rollout.writer import collect_episodes
 
 WORKERS = (1, 4, 16, 64)
@@ -73,9 +74,9 @@ def measure(workers: int, path: Path) -> Growth:
     arrivals: dict[str, list[float]] = defaultdict(list)
     began: list[float] = []
 
-    def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
-        actors = RayPlayers(PlayJob(players), cluster, stack, lambda _: None, most=len(left))
-        for batch in actors.play(left, stats, GAME, {role: role for role in GAME.roles}):
+    def play_them(left: Sequence[Match], stats: PlayStats) -> Iterator[list[Episode]]:
+        actors = RayPlayers(PlayJob(players), cluster, stack, lambda _: None, most=len(specs))
+        for batch in actors.play(left[0].specs, stats, GAME, {role: role for role in GAME.roles}):
             now = time.monotonic()
             began.append(time.process_time())
             for episode in batch:
@@ -83,7 +84,7 @@ def measure(workers: int, path: Path) -> Growth:
             yield batch
 
     with ExitStack() as stack:
-        collect_episodes(path, specs, play_them, GAME)
+        collect_episodes(path, [Match("play", specs, {})], play_them, GAME)
     cpu = time.process_time() - began[0]
     rate = sum(_rate(times) for times in arrivals.values())
     ideal = workers * CONCURRENCY / (2 * GAME.max_turns * LATENCY_S)

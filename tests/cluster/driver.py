@@ -6,6 +6,7 @@ from pathlib import Path
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
+from spag.rollout.matchmaking import Match
 from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats, game_specs
@@ -23,7 +24,8 @@ def play_into(
 
     with ExitStack() as stack:
 
-        def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
-            return RayPlayers(job, config, stack, print, most=len(left)).play(left, stats, TABOO, CAST)
+        def play_them(left: Sequence[Match], stats: PlayStats) -> Iterator[list[Episode]]:
+            [match] = left
+            return RayPlayers(job, config, stack, print, most=len(match.specs)).play(match.specs, stats, TABOO, CAST)
 
-        return collect_episodes(path, specs, play_them, TABOO)
+        return collect_episodes(path, [Match("play", specs, {})], play_them, TABOO)

@@ -22,8 +22,8 @@ from spag.engines.players import PlayerConfig
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.types import TabooOutcome
 from spag.games.taboo.words import shipped_words
-from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
-from spag.rollout.matchmaking import pairings
+from spag.rollout.matches import PlaySetup, play_matches
+from spag.rollout.matchmaking import Match, make_matches, pairings
 from spag.rollout.runner import GameSpec, PlayStats, play, play_together
 from spag.rollout.runner import game_specs as specs_of
 from spag.rollout.writer import collect_episodes
@@ -170,10 +170,11 @@ def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Pa
     narrow = dict.fromkeys(ROLES, Player(engine, "m", SamplingConfig()))
     specs = game_specs(["river", "bread"], 1, seed=1)
 
-    def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
-        return play_together(TABOO, ((spec, narrow) for spec in left), stats, in_flight=2)
+    def play_them(left: Sequence[Match], stats: PlayStats) -> Iterator[list[Episode]]:
+        return play_together(TABOO, ((spec, narrow) for match in left for spec in match.specs), stats, in_flight=2)
 
-    summary = collect_episodes(tmp_path / "games.jsonl", specs, play_them, TABOO)
+    matches = [Match("play", specs, {})]
+    summary = collect_episodes(tmp_path / "games.jsonl", matches, play_them, TABOO)
     episodes = list(read_episodes(tmp_path / "games.jsonl"))
     assert [episode.outcome for episode in episodes] == [TabooOutcome.TIE] * 2
     for episode in episodes:
@@ -184,7 +185,7 @@ def test_a_prompt_that_outgrows_the_context_gets_an_empty_utterance(tmp_path: Pa
     said = [one for episode in episodes for one in episode.history]
     assert summary.overflows == summary.empty == sum(one.finish_reason == "context" for one in said)
     assert (summary.stats.utterances, summary.stats.retries) == (len(said), 0)
-    again = collect_episodes(tmp_path / "games.jsonl", specs, play_them, TABOO)
+    again = collect_episodes(tmp_path / "games.jsonl", matches, play_them, TABOO)
     assert (again.overflows, again.played_now) == (summary.overflows, 0)
 
 
@@ -208,12 +209,13 @@ def test_a_game_in_flight_twice_is_refused() -> None:
 
 
 def collect(path: Path, specs: list[GameSpec], reply: object = chatter, **options: object) -> object:
-    def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[list[Episode]]:
+    def play_them(left: Sequence[Match], stats: PlayStats) -> Iterator[list[Episode]]:
         engine = ScriptedEngine(reply, concurrency=4)  # type: ignore[arg-type]
         players = {role: Player(engine, "chatter", SamplingConfig()) for role in ROLES}
-        return play_together(TABOO, ((spec, players) for spec in left), stats, in_flight=4)
+        games = ((spec, players) for match in left for spec in match.specs)
+        return play_together(TABOO, games, stats, in_flight=4)
 
-    return collect_episodes(path, specs, play_them, TABOO, **options)  # type: ignore[arg-type]
+    return collect_episodes(path, [Match("play", specs, {})], play_them, TABOO, **options)  # type: ignore[arg-type]
 
 
 def test_resuming_plays_only_what_is_missing(tmp_path: Path) -> None:
@@ -250,7 +252,7 @@ def test_a_complete_file_loads_no_model(tmp_path: Path) -> None:
     def fail(*_: object) -> Iterator[list[Episode]]:
         raise AssertionError("a model was loaded")
 
-    summary = collect_episodes(path, specs, fail, TABOO)
+    summary = collect_episodes(path, [Match("play", specs, {})], fail, TABOO)
     assert (summary.games, summary.played_now) == (5, 0)
 
 

@@ -68,7 +68,8 @@ def play_command(
     from spag.core.seeds import derive_seed
     from spag.core.visible import counted
     from spag.engines.players import PlayerConfig, is_local
-    from spag.rollout.matches import Match, PlaySetup, play_matches
+    from spag.rollout.matches import PlaySetup, play_matches
+    from spag.rollout.matchmaking import Match
     from spag.rollout.provenance import played_dtype
     from spag.rollout.runner import game_specs
     from spag.runs.execute import resolve_dtype

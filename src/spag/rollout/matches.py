@@ -7,19 +7,18 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConfig
-from spag.core.episodes import Episode, PlayerInfo
-from spag.core.options import SamplingConfig
+from spag.config.schema import ClusterConfig, EngineConfig, RunConfig
+from spag.core.episodes import Episode
 from spag.core.progress import Reporter
 from spag.engines.base import Player
 from spag.engines.opening import KeptModels, OpenModels, open_matches, open_models
-from spag.engines.players import Kind, PlayerConfig, endpoint_environment, gpus_of, identity_of, kind_of
+from spag.engines.players import PlayerConfig, endpoint_environment, gpus_of, identity_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
-from spag.rollout.matchmaking import Pairing
-from spag.rollout.provenance import check_games, game_record
+from spag.rollout.matchmaking import Match
+from spag.rollout.provenance import check_games, records_of
 from spag.rollout.ray import require_ray
-from spag.rollout.runner import GameSpec, PlayStats, play_together
+from spag.rollout.runner import PlayStats, play_together
 from spag.rollout.writer import PlaySummary, collect_episodes
 from spag.storage.disk import lock_file
 
@@ -47,20 +46,6 @@ class PlaySetup:
         self.game.stop_strings()
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Games between the same players, given by role."""
-
-    title: str
-    specs: Sequence[GameSpec]
-    players: Mapping[str, PlayerConfig]
-
-    @property
-    def models(self) -> set[ModelConfig]:
-        """Those of the players that are not bots."""
-        return {player.model for player in self.players.values() if kind_of(player.model.name) is not Kind.BOT}
-
-
 def play_matches(
     path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False, keep_others: bool = False
 ) -> PlaySummary:
@@ -73,13 +58,7 @@ def play_matches(
     with lock_file(path):
         models = dict.fromkeys(player.model for match in matches for player in match.players.values())
         identities = {model: identity_of(model) for model in models}
-        settings, wanted = game_record(setup.game), dict[str, Episode]()
-        for match in matches:
-            infos = {
-                role: PlayerInfo(player.name, player.sampling.model_dump(), identities[player.model])
-                for role, player in match.players.items()
-            }
-            wanted |= {spec.id: spec.unplayed(setup.game, settings, infos) for spec in match.specs}
+        wanted = records_of(matches, setup.game, lambda player: identities[player.model])
         check_games(path, wanted, setup.game, setup.reporter.note, force=force, keep_others=keep_others)
         summary = PlaySummary()
         with closing(KeptModels(models, setup.open_models)) as kept:
@@ -103,42 +82,16 @@ def _groups(matches: Sequence[Match]) -> list[list[Match]]:
     return groups
 
 
-def make_matches(
-    pairs: Mapping[Pairing, Sequence[GameSpec]],
-    models: Mapping[str, ModelConfig],
-    sampling: SamplingConfig,
-    roles: Sequence[str],
-    title: str,
-) -> list[Match]:
-    """Return a match for each pairing; ``models`` are by the names in the pairings."""
-    return [
-        Match(
-            f"{title} {pairing.title}" if len(pairs) > 1 else title,
-            specs,
-            {role: PlayerConfig(name, models[name], sampling) for role, name in pairing.by_role(roles).items()},
-        )
-        for pairing, specs in pairs.items()
-    ]
-
-
 def _play_group(path: Path, matches: Sequence[Match], wanted: Mapping[str, Episode], setup: PlaySetup) -> PlaySummary:
-    specs = [spec for match in matches for spec in match.specs]
-    more = f" and {len(matches) - 1} more" if len(matches) > 1 else ""
     with ExitStack() as stack:
 
-        def play(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
-            ids = {spec.id for spec in left}
-            found = (replace(match, specs=[spec for spec in match.specs if spec.id in ids]) for match in matches)
-            unfinished = [match for match in found if match.specs]
-            models = {model for match in unfinished for model in match.models}
-            in_flight = setup.engine.games_in_flight(len(models))
+        def play(left: Sequence[Match], stats: PlayStats) -> Iterator[Sequence[Episode]]:
+            in_flight = setup.engine.games_in_flight(len({model for match in left for model in match.models}))
             if setup.cluster.address is not None:
-                return _play_on_cluster(stack, unfinished, setup, in_flight, stats)
-            return _play_here(unfinished, setup, in_flight, stats)
+                return _play_on_cluster(stack, left, setup, in_flight, stats)
+            return _play_here(left, setup, in_flight, stats)
 
-        return collect_episodes(
-            path, specs, play, setup.game, records=wanted, reporter=setup.reporter, title=f"{matches[0].title}{more}"
-        )
+        return collect_episodes(path, matches, play, setup.game, records=wanted, reporter=setup.reporter)
 
 
 def _play_here(

@@ -19,10 +19,13 @@ from threading import Lock
 
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import SELF, SNAPSHOT, IterationSettings, snapshot_name
+from spag.config.schema import ModelConfig
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
+from spag.core.options import SamplingConfig
 from spag.core.seeds import derive_seed
 from spag.core.types import Split, Task
+from spag.engines.players import Kind, PlayerConfig, kind_of
 from spag.games.base import Game, tasks_of
 from spag.rollout.runner import GameSpec, game_specs
 
@@ -45,6 +48,38 @@ class Pairing:
     def by_role(self, roles: Sequence[str]) -> Mapping[str, str]:
         """Return the player of each role."""
         return dict(zip(roles, self.players, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Games between the same players, given by role."""
+
+    title: str
+    specs: Sequence[GameSpec]
+    players: Mapping[str, PlayerConfig]
+
+    @property
+    def models(self) -> set[ModelConfig]:
+        """Those of the players that are not bots."""
+        return {player.model for player in self.players.values() if kind_of(player.model.name) is not Kind.BOT}
+
+
+def make_matches(
+    pairs: Mapping[Pairing, Sequence[GameSpec]],
+    models: Mapping[str, ModelConfig],
+    sampling: SamplingConfig,
+    roles: Sequence[str],
+    title: str,
+) -> list[Match]:
+    """Return a match for each pairing; ``models`` are by the names in the pairings."""
+    return [
+        Match(
+            f"{title} {pairing.title}" if len(pairs) > 1 else title,
+            specs,
+            {role: PlayerConfig(name, models[name], sampling) for role, name in pairing.by_role(roles).items()},
+        )
+        for pairing, specs in pairs.items()
+    ]
 
 
 def pairings(names: Sequence[str]) -> list[Pairing]:

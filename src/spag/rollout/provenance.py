@@ -10,7 +10,7 @@ where a setting that names a file is the hash of its contents. The record is par
 game even after a crash, and files may be moved, cut and joined.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from typing import Any
 import msgspec
 
 from spag.algorithms.credit import prompt_digest
-from spag.core.episodes import Episode
+from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import RunError
+from spag.engines.players import PlayerConfig
 from spag.games.base import Game
 from spag.games.registry import files_of, settings_of
+from spag.rollout.matchmaking import Match
 from spag.storage.disk import is_file_there
 from spag.storage.episodes import read_episodes
 from spag.storage.outputs import changes
@@ -39,6 +41,22 @@ def named_files(game: Game) -> dict[str, Path]:
     return {name: path for name, path in files_of(game).items() if path.is_file()}
 
 
+def records_of(
+    matches: Iterable[Match], game: Game, identity_of: Callable[[PlayerConfig], dict[str, str]]
+) -> dict[str, Episode]:
+    """Return the games of ``matches`` by id, as episodes without utterances that hold their records."""
+    settings, found = game_record(game), dict[str, Episode]()
+    for match in matches:
+        players = {
+            role: PlayerInfo(player.name, player.sampling.model_dump(), identity_of(player))
+            for role, player in match.players.items()
+        }
+        for spec in match.specs:
+            unplayed = Episode(id=spec.id, game=game.name, task=spec.task, seed=spec.seed, history=())
+            found[spec.id] = replace(unplayed, settings=settings, players=players)
+    return found
+
+
 def check_games(
     path: Path,
     wanted: Mapping[str, Episode],
@@ -49,7 +67,7 @@ def check_games(
     keep_others: bool = False,
 ) -> None:
     """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings. ``wanted``
-    are games as ``GameSpec.unplayed`` returns them.
+    are games as ``records_of`` returns them.
 
     Players get their names in ``wanted``: a phase added to a run may rename its models, and one file must not hold a
     learner under two names. With ``force``, other games are removed, and ``note`` receives how many; with

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import Any, Self
+from typing import Self
 
 from spag.algorithms.credit import prompt_digest
 from spag.core.episodes import Episode, PlayerInfo
@@ -35,12 +35,6 @@ class GameSpec:
     task: Task
     seed: int
     opponent_seed: int | None = None
-
-    def unplayed(self, game: Game, settings: Mapping[str, Any], players: Mapping[str, PlayerInfo]) -> Episode:
-        """Return the game as an episode without utterances, with its record: settings, and players by role."""
-        return Episode(
-            id=self.id, game=game.name, task=self.task, seed=self.seed, history=(), settings=settings, players=players
-        )
 
 
 @dataclass(slots=True)

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import SNAPSHOT, START, opponent_group, step_of_snapshot
 from spag.config.schema import EngineConfig, ModelConfig
-from spag.core.episodes import Episode, PlayerInfo
+from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.engines.base import Engine, Player
 from spag.engines.opening import open_copies, open_player
-from spag.engines.players import Kind, identity_of, kind_of
+from spag.engines.players import Kind, PlayerConfig, identity_of, kind_of
 from spag.games.base import Game
 from spag.models.saved import saved_weights
-from spag.rollout.matchmaking import Opponents, Pairing, draw_opponents, step_specs
-from spag.rollout.provenance import game_record
+from spag.rollout.matchmaking import Match, Opponents, Pairing, draw_opponents, make_matches, step_specs
+from spag.rollout.provenance import records_of
 from spag.rollout.runner import GameSpec, PlayStats, play_together
 from spag.rollout.writer import PlaySummary, collect_episodes
 from spag.storage.episodes import read_episodes
@@ -50,6 +50,11 @@ def models_of(players: Iterable[str]) -> set[str]:
 def _both(pairing: Pairing) -> list[str]:
     """Return the two players, in one order for both role assignments."""
     return sorted(pairing.players)
+
+
+def engine_key(name: str, game: Game) -> str:
+    """Return the key of a player's engine: each game has its own bots, and all snapshots share an engine."""
+    return f"{game.name}/{name}" if kind_of(name) is Kind.BOT else opponent_group(name)
 
 
 def weights_after(step: int) -> str:
@@ -84,7 +89,7 @@ class StepPlayer:
         self._stack = ExitStack()
         self._engines: dict[str, Engine] = {}
         self._snapshot: int | None = None  # the step of the snapshot that the engine of snapshots holds
-        self._identity_of = cache(lambda name: identity_of(self.model_of(name)))  # of what was opened, hashed once
+        self._identity_of = cache(identity_of)  # of what was opened, hashed once
         self.opponents = Opponents(self.settings, POLICY, self.episodes)
         self._stack.callback(lambda: self._close(self._engines))
         return self
@@ -92,14 +97,9 @@ class StepPlayer:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    @property
-    def first_game(self) -> Game:
-        """One of the mix, to ask for engines that play all of them."""
-        return self.mix[0][0]
-
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         """Give the engine of the player ``name`` new weights."""
-        engine = self._engine(name, self.first_game)
+        engine = self._engine(name, self.mix[0][0])  # which plays all games of the mix
         if self.settings.overlap:  # shared ones would change while it plays
             engine.update_weights(weights)
         else:
@@ -163,46 +163,40 @@ class StepPlayer:
         return {episode.id: episode for path in files for episode in read_episodes(path, torn_ok=True)}
 
     def play_into(
-        self, path: Path, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], played_by: Mapping[str, str]
+        self, path: Path, game: Game, pairs: Mapping[Pairing, Sequence[GameSpec]], played_by: Mapping[str, str]
     ) -> PlaySummary:
         """Play the games of pairings of the same two players into ``path``. ``played_by``: their weights, by name."""
-        sampling, settings = self.settings.sampling.model_dump(), game_record(game)
-        names = {name for pairing in matches for name in pairing.players}
-        infos = {name: PlayerInfo(name, sampling, self._identity(name, played_by)) for name in names}
-        records = dict[str, Episode]()
-        for pairing, specs in matches.items():
-            players = {role: infos[name] for role, name in pairing.by_role(game.roles).items()}
-            records |= {spec.id: spec.unplayed(game, settings, players) for spec in specs}
+        models = {name: self.model_of(name) for pairing in pairs for name in pairing.players}
+        matches = make_matches(pairs, models, self.settings.sampling, game.roles, "online play")
 
-        def play_them(left: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
-            ids = {spec.id for spec in left}
-            rest = {pairing: [one for one in specs if one.id in ids] for pairing, specs in matches.items()}
-            games = self.play_games(game, rest, stats)
+        def play_them(left: Sequence[Match], stats: PlayStats) -> Iterator[Sequence[Episode]]:
+            games = self.play_games(game, left, stats)
             while not self.stopped and (ended := next(games, None)) is not None:
                 yield ended
 
-        specs = [spec for of_pairing in matches.values() for spec in of_pairing]
-        summary = collect_episodes(path, specs, play_them, game, records=records)
+        def identity(player: PlayerConfig) -> dict[str, str]:
+            if player.name not in played_by:
+                return self._identity_of(player.model)
+            about = {"dtype": self.policy.dtype, "prompt_style": self.policy.prompt_style}
+            return {"weights": played_by[player.name], **about}
+
+        records = records_of(matches, game, identity)
+        summary = collect_episodes(path, matches, play_them, game, records=records)
         for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
             engine.forget()
         trim_heap()
         return summary
 
-    def play_games(
-        self, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], stats: PlayStats
-    ) -> Iterator[Sequence[Episode]]:
+    def play_games(self, game: Game, matches: Sequence[Match], stats: PlayStats) -> Iterator[Sequence[Episode]]:
         """Yield the games of ``matches`` as they end."""
-        players = {
-            pairing: {role: self.player(name, game) for role, name in pairing.by_role(game.roles).items()}
-            for pairing in matches
-        }
-        games = ((spec, players[pairing]) for pairing, specs in matches.items() for spec in specs)
-        models = models_of(name for pairing in matches for name in pairing.players)
+        players = [{role: self.player(one.name, game) for role, one in match.players.items()} for match in matches]
+        games = ((spec, by_role) for match, by_role in zip(matches, players, strict=True) for spec in match.specs)
+        models = models_of(one.name for match in matches for one in match.players.values())
         return play_together(game, games, stats, self.engine.games_in_flight(len(models)))
 
     def player(self, name: str, game: Game) -> Player:
         """Return the player ``name`` of ``game``; its engine opens on first use."""
-        return Player(self._engine(opponent_group(name), game), name, self.settings.sampling)
+        return Player(self._engine(name, game), name, self.settings.sampling)
 
     def model_of(self, name: str) -> ModelConfig:
         """Return the initial model of the player ``name``."""
@@ -226,7 +220,7 @@ class StepPlayer:
         return [at for at, role in enumerate(game.roles) if self.settings.roles == role] or [0, 1]
 
     def _engine(self, name: str, game: Game) -> Engine:
-        key = f"{game.name}/{name}" if kind_of(name) is Kind.BOT else name  # each game has its own bots
+        key = engine_key(name, game)
         if key not in self._engines and key in OF_THE_POLICY:
             known = dict.fromkeys((key, POLICY, *self.settings.met))
             names = [one for one in known if one in OF_THE_POLICY and one not in self._engines]
@@ -246,8 +240,3 @@ class StepPlayer:
             self._engines.pop(key).close()
         if closed:
             free_objects()
-
-    def _identity(self, name: str, played_by: Mapping[str, str]) -> dict[str, str]:
-        if name in played_by:
-            return {"weights": played_by[name], "dtype": self.policy.dtype, "prompt_style": self.policy.prompt_style}
-        return self._identity_of(name)

@@ -11,11 +11,12 @@ from spag.core.errors import RunError
 from spag.core.progress import Reporter, SilentReporter
 from spag.engines.base import FinishReason
 from spag.games.base import Game
-from spag.rollout.runner import GameSpec, PlayStats, Summable
+from spag.rollout.matchmaking import Match
+from spag.rollout.runner import PlayStats, Summable
 from spag.storage.disk import is_file_there
 from spag.storage.episodes import ROW_START, JsonlStore, read_episodes
 
-PlayThem = Callable[[Sequence[GameSpec], PlayStats], Iterator[Sequence[Episode]]]
+PlayThem = Callable[[Sequence[Match], PlayStats], Iterator[Sequence[Episode]]]
 """Plays games here or elsewhere: yields episodes as they finish, and updates the stats.
 
 Games that finish together are stored with one sync.
@@ -50,27 +51,28 @@ class PlaySummary(Summable):
 
 def collect_episodes(
     path: Path,
-    specs: Sequence[GameSpec],
+    matches: Sequence[Match],
     play_them: PlayThem,
     game: Game,
     *,
     records: Mapping[str, Episode] | None = None,
     reporter: Reporter | None = None,
-    title: str = "self-play",
 ) -> PlaySummary:
-    """Play every game of ``specs`` whose id is not yet in ``path``, appending each as it finishes, with the settings
+    """Play every game of ``matches`` whose id is not yet in ``path``, appending each as it finishes, with the settings
     and players of its record in ``records``, by id.
 
     ``path`` may hold other games too; ``provenance.check_games`` checks whether they belong there. ``play_them`` is
     called only if games are left to play, so that no model is loaded for nothing. Raises ``RunError`` for a duplicate
-    id in ``specs``, ``DataError`` if the file is corrupt.
+    id in ``matches``, ``DataError`` if the file is corrupt.
     """
     summary = PlaySummary()
-    left = _left_to_play(path, specs, summary)
+    left = _left_to_play(path, matches, summary)
     if not left:
         return summary
     batches, reporter = play_them(left, summary.stats), reporter or SilentReporter()
-    with JsonlStore(path, ROW_START) as store, reporter.track(title, len(specs), summary.games) as tracker:
+    title = matches[0].title + (f" and {len(matches) - 1} more" if len(matches) > 1 else "")
+    total = sum(len(match.specs) for match in matches)
+    with JsonlStore(path, ROW_START) as store, reporter.track(title, total, summary.games) as tracker:
         started = time.monotonic()
         for batch in batches:
             store.append(*(_recorded(episode, records) for episode in batch))
@@ -89,14 +91,17 @@ def _recorded(episode: Episode, records: Mapping[str, Episode] | None) -> Episod
     return replace(episode, settings=record.settings, players=record.players)
 
 
-def _left_to_play(path: Path, specs: Sequence[GameSpec], summary: PlaySummary) -> list[GameSpec]:
-    left = {spec.id: spec for spec in specs}
-    if len(left) != len(specs):
+def _left_to_play(path: Path, matches: Sequence[Match], summary: PlaySummary) -> list[Match]:
+    ids = [spec.id for match in matches for spec in match.specs]
+    left = set(ids)
+    if len(left) != len(ids):
         raise RunError("two games have the same id: a task is listed twice")
     for episode in read_episodes(path, torn_ok=True) if is_file_there(path) else ():
-        if left.pop(episode.id, None) is not None:
+        if episode.id in left:
+            left.remove(episode.id)
             _count(summary, episode)
-    return list(left.values())
+    found = (replace(match, specs=[spec for spec in match.specs if spec.id in left]) for match in matches)
+    return [match for match in found if match.specs]
 
 
 def _count(summary: PlaySummary, episode: Episode) -> None:

@@ -20,8 +20,8 @@ from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities
 from spag.evaluation.result_files import load_results
 from spag.games.base import Game, SolvedGame
-from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
-from spag.rollout.matchmaking import match_specs, pairings
+from spag.rollout.matches import PlaySetup, play_matches
+from spag.rollout.matchmaking import Match, make_matches, match_specs, pairings
 from spag.rollout.provenance import game_record
 from spag.rollout.runner import GameSpec
 from spag.runs.checks import naming

@@ -15,8 +15,8 @@ from spag.evaluation.health import health
 from spag.games.base import tasks_of
 from spag.learning.job import TrainingJob
 from spag.learning.launch import train_on
-from spag.rollout.matches import make_matches, play_matches
-from spag.rollout.matchmaking import draw_opponents, spread
+from spag.rollout.matches import play_matches
+from spag.rollout.matchmaking import draw_opponents, make_matches, spread
 from spag.rollout.provenance import named_files
 from spag.rollout.runner import game_specs
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel

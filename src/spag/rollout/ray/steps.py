@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spag.algorithms.settings import SELF, opponent_group
+from spag.algorithms.settings import SELF
 from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.episodes import Episode
 from spag.engines.base import Player
 from spag.engines.players import endpoint_environment, gpus_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
-from spag.rollout.matchmaking import Pairing
+from spag.rollout.matchmaking import Match
 from spag.rollout.ray.driver import RayPlayers
 from spag.rollout.ray.weights import fetch, publish
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats
-from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, models_of
+from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, engine_key, models_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +46,7 @@ class RayStepPlayer(StepPlayer):
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         if self._actors is not None:
             dtype = None if self.settings.lora else self.policy.dtype  # as the engines will have them
-            self._actors.update_weights(weights, _key(self.first_game, name), dtype)
+            self._actors.update_weights(weights, name, dtype)
 
     def copy_weights(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
         return {} if self._actors is None else super().copy_weights(weights)
@@ -54,13 +54,11 @@ class RayStepPlayer(StepPlayer):
     def share(self, specs: Sequence[tuple[Game, GameSpec]]) -> Sequence[tuple[Game, GameSpec]]:
         return specs if self.rank == 0 else ()
 
-    def play_games(
-        self, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], stats: PlayStats
-    ) -> Iterator[Sequence[Episode]]:
+    def play_games(self, game: Game, matches: Sequence[Match], stats: PlayStats) -> Iterator[Sequence[Episode]]:
         assert self._actors is not None  # the other processes play nothing
-        for pairing, specs in matches.items():
-            keys = {role: _key(game, opponent_group(name)) for role, name in pairing.by_role(game.roles).items()}
-            yield from self._actors.play(specs, stats, game, keys)
+        for match in matches:
+            keys = {role: engine_key(player.name, game) for role, player in match.players.items()}
+            yield from self._actors.play(match.specs, stats, game, keys)
 
     def _open(self) -> RayPlayers:
         """Start the actors. On a cluster without GPUs, training processes get shares of the cores like actors."""
@@ -77,12 +75,8 @@ class RayStepPlayer(StepPlayer):
 
 
 def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: ExitStack) -> dict[str, Player]:
-    """Open all players' engines on a node; each player is listed once per game, because bots differ by game."""
+    """Open all players' engines on a node; return the players by their keys."""
     here = {name: fetch(model, cache_folder()) for name, model in models.items()}
     own = stack.enter_context(replace(own, policy=here[POLICY]))
     opened_as = {name: name if name in OF_THE_POLICY else model.name for name, model in here.items()}
-    return {_key(game, name): own.player(opened_as[name], game) for game, _ in own.mix for name in models}
-
-
-def _key(game: Game, name: str) -> str:
-    return f"{game.name}/{name}"
+    return {engine_key(name, game): own.player(opened_as[name], game) for game, _ in own.mix for name in models}
