@@ -654,8 +654,3 @@ def test_the_key_is_not_shown(caplog: pytest.LogCaptureFixture, start: Open) -> 
         collect(engine)
     assert caplog.records
     assert KEY not in caplog.text + repr(engine)
-
-
-def test_concurrency_must_be_positive() -> None:
-    with pytest.raises(ConfigError, match="concurrency is 0"):
-        OpenAIEngine("tiny", concurrency=0)

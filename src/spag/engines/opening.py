@@ -46,7 +46,9 @@ def open_models(models: Sequence[ModelConfig], engine: EngineConfig) -> list[Eng
     with ExitStack() as stack:  # closes what was opened if one fails
         for part in parts:
             if kind_of(part.name) is Kind.ENDPOINT:
-                opened[part] = _open_endpoint(part, engine)
+                from spag.engines.openai.engine import OpenAIEngine  # noqa: PLC0415 - imports HTTP libraries
+
+                opened[part] = OpenAIEngine(split_name(part.name)[1], concurrency=engine.concurrency)
                 stack.callback(opened[part].close)
         for (backend, _), group in sorted(groups.items(), key=lambda item: item[0][0] is not Backend.VLLM):
             # vLLM first: it reserves a share of the memory
@@ -195,12 +197,6 @@ def _base_model(part: ModelConfig) -> ModelConfig:
     """Return the model whose weights ``part`` needs, an adapter's base or itself, under one name for all spellings."""
     name = resolve_model(adapter_base(expanded(part.name)) or part.name)
     return part.model_copy(update={"name": name, "prompt_style": "plain"})
-
-
-def _open_endpoint(model: ModelConfig, engine: EngineConfig) -> Engine:
-    from spag.engines.openai.engine import OpenAIEngine  # noqa: PLC0415
-
-    return OpenAIEngine(split_name(model.name)[1], concurrency=engine.concurrency)
 
 
 def _open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:

@@ -69,26 +69,20 @@ def collect_episodes(
     left = _left_to_play(path, matches, summary)
     if not left:
         return summary
-    batches, reporter = play_them(left, summary.stats), reporter or SilentReporter()
+    batches, records, reporter = play_them(left, summary.stats), records or {}, reporter or SilentReporter()
     title = matches[0].title + (f" and {len(matches) - 1} more" if len(matches) > 1 else "")
     total = sum(len(match.specs) for match in matches)
     with JsonlStore(path, ROW_START) as store, reporter.track(title, total, summary.games) as tracker:
         started = time.monotonic()
         for batch in batches:
-            store.append(*(_recorded(episode, records) for episode in batch))
+            known = ((episode, records.get(episode.id, episode)) for episode in batch)
+            store.append(*(replace(one, settings=record.settings, players=record.players) for one, record in known))
             for episode in batch:
                 _count(summary, episode)
             summary.played_now += len(batch)
             summary.seconds = time.monotonic() - started
             tracker.update(summary.games, summary.describe(game))
     return summary
-
-
-def _recorded(episode: Episode, records: Mapping[str, Episode] | None) -> Episode:
-    if records is None:
-        return episode
-    record = records[episode.id]
-    return replace(episode, settings=record.settings, players=record.players)
 
 
 def _left_to_play(path: Path, matches: Sequence[Match], summary: PlaySummary) -> list[Match]:

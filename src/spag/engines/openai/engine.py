@@ -46,16 +46,7 @@ class OpenAIEngine(Engine):
     the engine: ``poll`` returns what is finished, then raises ``EngineError``, and no queued request is sent.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        concurrency: int = 32,
-        max_retries: int = 6,
-        timeout_s: float = 120.0,
-    ) -> None:
-        if concurrency < 1:
-            raise ConfigError(f"concurrency is {concurrency}; give 1 or more")
+    def __init__(self, model: str, *, concurrency: int = 32, max_retries: int = 6, timeout_s: float = 120.0) -> None:
         self.concurrency = concurrency
         self._model, self._timeout_s = model, timeout_s
         self._client = open_client(concurrency=concurrency, max_retries=max_retries, timeout_s=timeout_s)
