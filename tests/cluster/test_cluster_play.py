@@ -143,7 +143,7 @@ def test_engines_that_fail_for_ever_end_the_play(cluster: Cluster, tmp_path: Pat
         play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(broken), workers=2)
 
 
-def test_a_model_that_is_not_there_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_missing_model_is_an_error_of_one_line(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^nowhere: no such model$"):
         play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing), workers=1)
 

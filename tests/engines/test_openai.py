@@ -206,7 +206,7 @@ def test_half_a_character_becomes_a_question_mark(start: Open) -> None:
     assert [done.text for done in collect(engine)] == ["<think>?</think>Hi ?!"]
 
 
-def test_a_server_that_tells_no_usage(start: Open) -> None:
+def test_a_server_that_reports_no_usage(start: Open) -> None:
     body = json.loads(GOOD.body)
     del body["usage"]
     free, _ = start(answers(Answer(json.dumps(body).encode())))
@@ -467,7 +467,7 @@ def test_a_wait_that_is_too_long_is_not_called_a_retry(start: Open, caplog: pyte
     assert line == f"{server.base_url}: HTTP 429, Retry-After: 80000 (attempt 1 of 4)"
 
 
-def test_an_endpoint_that_nobody_answers_at_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_endpoint_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 3600)  # a retry would end in the test's timeout
     monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 3600)
     with socket.socket() as held:  # nobody listens, and nobody else gets the port

@@ -48,7 +48,7 @@ def test_no_log_has_a_key_in_the_address(caplog: pytest.LogCaptureFixture) -> No
     assert KEY not in caplog.text
 
 
-def test_a_missing_key_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "https://user:pass@example.com/v1?token=x")
     for value in ("", "  "):
         monkeypatch.setenv("OPENAI_API_KEY", value)

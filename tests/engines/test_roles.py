@@ -108,7 +108,7 @@ def test_a_request_goes_to_the_engine_of_its_role() -> None:
     found = {done.id: done.text for _ in range(4) for done in engine.poll()}
     assert found == {"1": "[pass]", "2": "[bet]", "3": "[pass]"}
     assert engine.poll() == []
-    for role, described in (("go/black", "go/black"), ("", "a text of no role")):
+    for role, described in (("go/black", "go/black"), ("", "a request without a role")):
         with pytest.raises(
             EngineError,
             match=f"model has no adapter for {described}, only for kuhn_poker/player_0, kuhn_poker/player_1",

@@ -74,7 +74,7 @@ def tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         ("", "<think></think>", ""),
     ],
 )
-def test_the_answer_alone_is_said(text: str, thinks: str, speaks: str) -> None:
+def test_only_the_answer_is_said(text: str, thinks: str, speaks: str) -> None:
     assert answered(text, thinking=True) == thinks
     assert answered(text, thinking=False) == speaks
 
@@ -101,7 +101,7 @@ def test_prompts_ask_for_tags_and_open_the_first(tokenizer: PreTrainedTokenizerB
 
 
 @pytest.mark.parametrize("limit", [0, 100])
-def test_games_hear_the_answer_alone(limit: int) -> None:
+def test_games_hear_only_the_answer(limit: int) -> None:
     game = get("kuhn_poker")
     asked: list[Request] = []
 

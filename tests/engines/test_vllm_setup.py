@@ -194,7 +194,7 @@ def trainers_gpu(rank: int, monkeypatch: pytest.MonkeyPatch, gpus: int) -> int:
 @pytest.mark.parametrize(
     ("count", "tensor", "data"), [(8, 2, None), (8, 4, None), (8, 1, 2), (8, 1, None), (7, 2, None), (16, 2, 2)]
 )
-def test_processes_that_train_together_play_on_gpus_apart(
+def test_processes_that_train_together_play_on_different_gpus(
     count: int, tensor: int, data: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, gpus = PlannedEngine(tensor_parallel=tensor, data_parallel=data), [f"GPU-{at}" for at in range(count)]

@@ -139,7 +139,7 @@ def test_without_cuda_ipc_weights_take_the_way_over_host_memory(
             engine.update_weights(weights)
             ask(engine)
     [said] = warnings_in(caplog)
-    assert said.startswith("new weights take the way over host memory, not CUDA IPC: IPC handle not found for GPU UUID")
+    assert said.startswith("new weights go through host memory, not CUDA IPC: IPC handle not found for GPU UUID")
     taken = f"takes {len(weights)} weights by host"
     assert steps(gpu) == ["begins to take weights"] * 2 + [taken, "forgets", "begins to take weights", taken, "forgets"]
     assert not list((tmp_path / "shm").iterdir())
@@ -161,7 +161,7 @@ def test_without_memory_for_a_buffer_weights_take_the_way_over_host_memory(
         engine.update_weights(weights)
         ask(engine)
     assert warnings_in(caplog) == [
-        "new weights take the way over host memory, not CUDA IPC: CUDA out of memory. Tried to allocate 256.00 MiB."
+        "new weights go through host memory, not CUDA IPC: CUDA out of memory. Tried to allocate 256.00 MiB."
     ]
     assert steps(gpu) == ["begins to take weights", f"takes {len(weights)} weights by host", "forgets"]
 
@@ -171,10 +171,10 @@ def test_what_does_not_fit_reaches_nobody(gpu: FakeGPU, model_folder: Path, weig
     first = next(iter(weights))
     with opened(model_folder) as engine:
         for wrong in ({"model.nothing": torch.zeros(1)}, {**weights, first: torch.zeros(3)}):
-            with pytest.raises(EngineError, match="no such weight of that shape"):
+            with pytest.raises(EngineError, match="the model has no weight of this name and shape"):
                 engine.update_weights(wrong)
         lacking = {name: value for name, value in weights.items() if name != first}
-        with pytest.raises(EngineError, match=f"^{first}: one of 1 weights that lack; vLLM takes a whole model$"):
+        with pytest.raises(EngineError, match=f"^{first}: one of 1 missing weights; vLLM needs the whole model$"):
             engine.update_weights(lacking)
         engine.submit(Request("0", "Hi", SamplingConfig(), 0))
         with pytest.raises(EngineError, match="weights change only between requests"):

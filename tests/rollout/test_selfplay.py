@@ -114,7 +114,7 @@ def test_games_that_ended_before_an_engine_failed_count() -> None:
         next(batches)
 
 
-def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
+def test_empty_utterances_are_resampled_then_kept_and_counted() -> None:
     asked: list[int] = []
 
     def mute(request: Request) -> str:

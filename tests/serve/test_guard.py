@@ -33,7 +33,7 @@ def client() -> TestClient:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_only_who_has_the_token_is_answered(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_without_the_token_are_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     for header in ({}, *({"authorization": value} for value in ("", TOKEN, "Bearer x", f"Basic {TOKEN}", "Bearer é"))):
         headers = {name.encode(): value.encode() for name, value in header.items()}

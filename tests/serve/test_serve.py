@@ -142,7 +142,7 @@ def test_bytes_of_a_broken_character_are_left_out(http: TestClient) -> None:
         assert one["bytes"] == (None if "\ufffd" in one["token"] else list(one["token"].encode()))
 
 
-def test_choices_differ_and_come_again_with_their_seed(client: openai.OpenAI) -> None:
+def test_choices_differ_and_repeat_with_their_seed(client: openai.OpenAI) -> None:
     def texts(**asked: Any) -> list[str]:
         answer = client.completions.create(model="base", prompt=["One", "Two"], max_tokens=8, **asked)
         assert [choice.index for choice in answer.choices] == list(range(len(answer.choices)))

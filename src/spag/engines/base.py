@@ -95,7 +95,7 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
     more.
     """
     for start, end in speech_spans(text) if thinking or tagged else [(0, len(text))]:
-        after_thought = end - len(text[start:end].lstrip())  # white space there begins no stop string
+        after_thought = end - len(text[start:end].lstrip())  # no stop string begins in the white space before
         spoken, first, cuts = text[:end], after_thought if start else 0, list[int]()
         if tagged:
             if (answer := find_answer(spoken, start)) is None:
@@ -190,4 +190,4 @@ def check_shapes(weights: "Mapping[str, Tensor]", shapes: "Mapping[str, Size]") 
     """Raise ``EngineError`` if the name or shape of a weight is not in ``shapes``."""
     for name, value in weights.items():
         if shapes.get(name) != value.shape:
-            raise EngineError(f"{name}: no such weight of that shape")
+            raise EngineError(f"{name}: the model has no weight of this name and shape")

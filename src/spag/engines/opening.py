@@ -151,7 +151,7 @@ def backend_of(model: ModelConfig, engine: EngineConfig) -> Backend:
     """Return the backend of a local model, and log the reason. Raises ``ConfigError``."""
     backend, reason = backend_and_reason(model, engine)
     if reason:
-        logger.info("models play with %s: %s", backend, reason)  # no name: a run opens a dozen, and logs this once
+        logger.info("models play with %s: %s", backend, reason)  # no name: a run opens a dozen, and logs it once
     return backend
 
 
@@ -174,7 +174,7 @@ def _misfit(name: str) -> str:
         what = "changes to its base model (init_lora_weights or layer_replication)"
     elif adapter and (adapter.more or adapter.whole):
         what = adapter.more or f"whole modules ({', '.join(adapter.whole)})"
-    elif adapter:  # vLLM leaves out embeddings, which peft saves, unchanged, with an adapter for them
+    elif adapter:  # vLLM ignores embeddings, which peft saves unchanged with an adapter for them
         others = [key for key in weights_beside_lora(adapter) if not key.endswith(".base_layer.weight")]
         what = f"weights besides LoRA's ({others[0]})" if others else ""
     return f"{name} is an adapter with {what}, which vLLM does not support" if what else ""

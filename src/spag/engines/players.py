@@ -70,7 +70,7 @@ def members_of(model: ModelConfig) -> list[ModelConfig]:
     kind, name = split_name(model.name)
     if kind is not Kind.MIXTURE:
         return [model]
-    # [!.]: a hidden folder is what a kill left of a model that was being saved
+    # [!.]: a process that was killed while saving a model leaves a hidden folder
     places = sorted(place.parent for file in MODEL_FILES for place in expanded(name).glob(f"[!.]*/{file}"))
     if not places:
         raise ConfigError(f"{model.name}: no model in that folder; name one whose subfolders are models")

@@ -20,7 +20,7 @@ class RoleEngine(Engine):
 
     def submit(self, request: Request) -> None:
         if request.role not in self.engines:
-            asked = request.role or "a text of no role"
+            asked = request.role or "a request without a role"
             what = f"{self.name} has no adapter for {asked}, only for {', '.join(self.engines)}"
             raise RequestError(f"{request.id}: {what}")
         self.engines[request.role].submit(request)

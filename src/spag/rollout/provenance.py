@@ -69,7 +69,7 @@ def check_games(
     """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings. ``wanted``
     are games as ``records_of`` returns them.
 
-    Players get their names in ``wanted``: a phase added to a run may rename its models, and one file must not hold a
+    Players are renamed as in ``wanted``: a phase added to a run may rename its models, and one file must not hold a
     learner under two names. With ``force``, other games are removed, and ``note`` receives how many; with
     ``keep_others``, those of other ids stay as they are. Raises ``RunError`` for the first game that differs, naming
     the difference, and ``DataError`` if the file is corrupt.

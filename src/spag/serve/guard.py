@@ -1,7 +1,7 @@
 """Access control of vLLM's own server, as ASGI middleware. Imports no vLLM.
 
 vLLM asks for its key only on paths under ``/v1`` and a few others, not on ``/invocations``, ``/tokenize`` and more that
-run the model. Without a key it answers pages of any site, also under other names for this machine (DNS rebinding).
+run the model. Without a key it answers pages of any site, even under other names for this machine (DNS rebinding).
 """
 
 import hmac

@@ -38,7 +38,7 @@ LABELS = {"user", "metadata"}
 """Fields about the client; they are ignored."""
 
 OneOrMore = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-"""Of a list of texts: one alone may be sent in its place."""
+"""Validator of a list of texts: a single text may be sent instead."""
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
@@ -112,7 +112,7 @@ class Message(_Fields):
     @model_validator(mode="before")
     @classmethod
     def _as_replied(cls, data: Any) -> Any:
-        """Take a reply of this server as it was sent: its empty fields, and its thought, which no prompt repeats."""
+        """Accept a reply as this server sent it: drop its empty fields, and its thought, which no prompt repeats."""
         if not isinstance(data, dict) or data.get("role") != "assistant":
             return data
         empty: tuple[Any, ...] = (None, [])  # vLLM sends "tool_calls": []
@@ -137,7 +137,7 @@ class ChatAsked(_Asked):
     messages: list[Message] = Field(min_length=1, max_length=1000)
     max_tokens: int = Field(256, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     logprobs: bool = False
-    tool_choice: Literal["auto", "none"] = "none"  # asks nothing without tools, which are refused
+    tool_choice: Literal["auto", "none"] = "none"  # no effect without tools, which are refused
     chat_template_kwargs: TemplateOptions = TemplateOptions()
 
     @model_validator(mode="before")

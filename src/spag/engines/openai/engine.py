@@ -26,7 +26,7 @@ from spag.engines.openai.client import attempt_limits, open_client
 MAX_STOPS = 4  # limit of the protocol; the rest is cut here
 MAX_CHARS_PER_TOKEN = 64  # the tail of a longer reply is dropped
 MAX_MESSAGE_CHARS = 300  # of a server's message in an error
-TOKENS_IN_TIME = 1024  # of a reply that ``timeout_s`` is meant for
+TOKENS_IN_TIME = 1024  # in the longest reply that ``timeout_s`` is enough for
 FIXES = {
     401: "; check OPENAI_API_KEY",
     403: "; check what OPENAI_API_KEY may use",
@@ -35,7 +35,7 @@ FIXES = {
 OPTIONAL = ("max_tokens", "stop", "temperature", "top_p")
 """Arguments that some models refuse, though they do without them."""
 _NO_ROOM = re.compile(r"context (length|size)|max_tokens must be at least 1, got 0")
-"""How vLLM, SGLang and llama.cpp say that a prompt leaves no room; vLLM uses the second for one of just its limit."""
+"""How vLLM, SGLang and llama.cpp say that a prompt leaves no room; vLLM says the second of one exactly at its limit."""
 
 
 class OpenAIEngine(Engine):
@@ -117,7 +117,7 @@ class OpenAIEngine(Engine):
                     self._failed = True
                     raise EngineError(self._describe(error)) from None
                 refusal = self._describe(error) if reason is FinishReason.CONTEXT else ""
-                completion = Completion(request.id, "", reason, refusal=refusal)  # an error would end each resume here
+                completion = Completion(request.id, "", reason, refusal=refusal)  # an error would end every resume
         self._answered += 1
         return completion
 

@@ -212,7 +212,8 @@ class TransformersEngine(Engine):
         for row, slot in zip(beyond, gaps, strict=True):
             self._cache.swap(row.slot, slot)
             row.slot = slot
-        self._active = sorted(self._active, key=lambda row: row.slot)  # for others, a list being sorted is empty
+        # not sorted in place: meanwhile, other threads would see an empty list
+        self._active = sorted(self._active, key=lambda row: row.slot)
 
     def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
         """Sample a token for each row; return the completions of rows that ended with it."""

@@ -66,7 +66,7 @@ class SlotModel:
             return first_line(error, 120)
         spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)
         tolerance = _TOLERANCE if plain.dtype is model.dtype is torch.float32 else _HALF_TOLERANCE
-        differs = (found - expected).norm(dim=-1) > tolerance * spread  # never where weights are broken: poll tells
+        differs = (found - expected).norm(dim=-1) > tolerance * spread  # false for NaN: ``poll`` reports broken weights
         return "it does not follow the masks of slots" if differs.any() else None
 
     def logits(

@@ -139,7 +139,7 @@ class SlotCache:
 
     @property
     def _states(self) -> list[torch.Tensor]:
-        """Keys and values of all layers but those that take an earlier layer's."""
+        """Keys and values of all layers but those that reuse an earlier layer's."""
         return [states for layer in self.cache.layers if layer.is_initialized for states in (layer.keys, layer.values)]
 
 

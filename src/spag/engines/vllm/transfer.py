@@ -61,9 +61,9 @@ class WeightTransfer:
         named = self._as_in_files(weights)
         if self._by_ipc and (refusal := self._try(named, gpu_buffers(self._gpus, self._size(named)), tell)):
             self._by_ipc = False
-            logger.warning("new weights take the way over host memory, not CUDA IPC: %s", refusal)
+            logger.warning("new weights go through host memory, not CUDA IPC: %s", refusal)
         if not self._by_ipc and (refusal := self._try(named, _host_buffer(self._size(named)), tell)):
-            raise EngineError(f"vLLM takes no new weights: {refusal}")
+            raise EngineError(f"vLLM cannot load new weights: {refusal}")
 
     def _try(self, named: Mapping[str, Tensor], opened: AbstractContextManager[Buffers], tell: Tell) -> str | None:
         """Send all chunks; return the reason if that cannot work."""
@@ -88,7 +88,7 @@ class WeightTransfer:
         own = dict(model.named_parameters())
         check_shapes(weights, {name: value.shape for name, value in weights_of(model)})
         if missing := [name for name, value in own.items() if value.requires_grad and name not in weights]:
-            raise EngineError(f"{missing[0]}: one of {len(missing)} weights that lack; vLLM takes a whole model")
+            raise EngineError(f"{missing[0]}: one of {len(missing)} missing weights; vLLM needs the whole model")
         given = {name: weights[name].detach() for name in own if name in weights}
         found: dict[str, Tensor] = revert_weight_conversion(model, given)
         return found
