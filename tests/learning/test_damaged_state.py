@@ -107,7 +107,7 @@ def stopped(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["random-0.pt", "shares/.metadata", "shares/*.distcp"])
+@pytest.mark.parametrize("file", ["shares/.metadata", "shares/*.distcp"])
 @pytest.mark.parametrize("size", [0, 100])
 def test_a_checkpoint_that_was_damaged_is_named(
     file: str, size: int, stopped: Path, model_folder: Path, tmp_path: Path

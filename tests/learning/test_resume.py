@@ -79,6 +79,15 @@ def test_a_killed_adapter_training_resumes_exactly(model_folder: Path, tmp_path:
 
 
 @slow
+def test_training_draws_no_random_numbers(model_folder: Path, tmp_path: Path) -> None:
+    """So a checkpoint keeps no random state."""
+    states: list[torch.Tensor] = []
+    chosen = settings(lora={"rank": 2, "alpha": 4}, gradient_checkpointing=True)
+    train_tiny(model_folder, tmp_path, chosen, progress=lambda at: states.append(torch.get_rng_state()))
+    assert len(states) > 6 and all(torch.equal(state, states[0]) for state in states)
+
+
+@slow
 def test_a_changed_setting_starts_over_but_a_smaller_micro_batch_resumes(model_folder: Path, tmp_path: Path) -> None:
     assert run_tiny(model_folder, tmp_path, "training 5") == -signal.SIGKILL
     steps: list[int] = []

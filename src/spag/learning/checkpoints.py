@@ -18,7 +18,6 @@ from pickle import PickleError
 from typing import Any
 
 import msgspec
-import torch
 from accelerate.utils import DistributedType
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -108,9 +107,9 @@ def _newest_checkpoint(state: Path, parallel: str, processes: int) -> Path | Non
 
 
 def save(folder: Path, policy: TrainedPolicy, state: Mapping[str, Any]) -> None:
-    """Save a checkpoint: weights, optimiser, other changing weights, random state, and ``state``, plain JSON.
+    """Save a checkpoint: weights, optimiser, other changing weights, and ``state``, plain JSON.
 
-    Every process must call it.
+    There is no random state: orders come from seeds, and dropout is off (``start.py``). Every process must call it.
     """
     accelerator = policy.accelerator
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,10 +117,6 @@ def save(folder: Path, policy: TrainedPolicy, state: Mapping[str, Any]) -> None:
         policy.model.save_checkpoint(folder)
     else:
         save_shares(folder, policy.model, policy.optimizer.optimizer, policy.moving)
-    random_state = {"cpu": torch.get_rng_state()} | (
-        {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
-    )
-    torch.save(random_state, folder / f"random-{accelerator.process_index}.pt")
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
@@ -137,12 +132,6 @@ def load(folder: Path, policy: TrainedPolicy) -> None:
             policy.model.load_checkpoint(folder)
         else:
             load_shares(folder, policy.model, policy.optimizer.optimizer, policy.moving)
-        random_file = folder / f"random-{accelerator.process_index}.pt"
-        if random_file.is_file():  # additional processes have none
-            random_state = torch.load(random_file, weights_only=True)
-            torch.set_rng_state(random_state["cpu"])
-            if "cuda" in random_state and torch.cuda.is_available():
-                torch.cuda.set_rng_state(random_state["cuda"])
         if accelerator.scaler is not None and (scaler := read_state(folder)["scaler"]):
             accelerator.scaler.load_state_dict(scaler)
 
