@@ -82,7 +82,6 @@ def test_a_checkpoint_whose_state_is_unknown_is_named(content: bytes, tmp_path: 
     found(tmp_path, "a")
     folder = state / "checkpoint-4"
     folder.mkdir()
-    (folder / "complete").touch()
     (folder / STATE).write_bytes(content)
     with pytest.raises(DataError, match=rf"state\.json.*; remove {state} to train from the start"):
         found(tmp_path, "a")

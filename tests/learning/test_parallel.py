@@ -20,6 +20,7 @@ from spag.config.schema import ModelConfig, PhaseConfig
 from spag.core.errors import ConfigError, RunError
 from spag.core.progress import SilentReporter
 from spag.learning import processes
+from spag.learning.checkpoints import STATE
 from spag.learning.launch import train_on
 from spag.models.loading import load_model
 from tiny_model import make_model
@@ -167,7 +168,7 @@ def test_what_one_process_began_two_with_fsdp_finish(alone: Path, fsdp: Path) ->
 
 
 def test_what_two_with_fsdp_began_one_process_finishes(model_folder: Path, alone: Path, fsdp: Path) -> None:
-    assert (fsdp / "stopped" / "state" / "checkpoint-4" / "complete").exists()
+    assert (fsdp / "stopped" / "state" / "checkpoint-4" / STATE).exists()
     steps: list[int] = []
     train_tiny(model_folder, fsdp / "stopped", twenty(), progress=lambda at: steps.append(at.step))
     assert steps == list(range(5, 21))
@@ -231,7 +232,7 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
     monkeypatch.setattr(processes, "WORKER", training_command)
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(killer), os.environ["PYTHONPATH"]]))
-        patch.setenv("SPAG_TEST_MARKER", str(tmp_path / "run" / "state" / "checkpoint-4" / "complete"))
+        patch.setenv("SPAG_TEST_MARKER", str(tmp_path / "run" / "state" / "checkpoint-4" / STATE))
         expected = (
             r"^\S+run: process 1 of 2 \(they count from 0\) was killed by SIGKILL.*; the same "
             r"command resumes the training$"
@@ -240,7 +241,7 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
             launch(model_folder, tmp_path, "run", chosen)
     assert signal.getsignal(signal.SIGTERM) == before
     assert not (tmp_path / "run" / "checkpoint").exists()
-    assert list((tmp_path / "run" / "state").glob("checkpoint-*/complete"))
+    assert list((tmp_path / "run" / "state").glob(f"checkpoint-*/{STATE}"))
     result = launch(model_folder, tmp_path, "run", chosen)
     assert (result["steps"], result["metrics"]["step"]) == (20, 20)
     assert_same(alone / "twenty", tmp_path / "run")

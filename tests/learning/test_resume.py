@@ -17,7 +17,7 @@ from spag.config.schema import GameConfig
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import RunError
 from spag.games.base import Game
-from spag.learning.checkpoints import STATE, finish_checkpoint, record_result
+from spag.learning.checkpoints import STATE, record_result
 from spag.learning.job import TrainingJob
 from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.sharding import load_shares, save_shares
@@ -101,18 +101,16 @@ def test_a_changed_setting_starts_over_but_a_smaller_micro_batch_resumes(model_f
     assert steps[-6:] == [1, 2, 3, 4, 5, 6]
 
 
-def test_only_marked_checkpoints_survive(tmp_path: Path) -> None:
+def test_only_the_newest_complete_checkpoint_survives(tmp_path: Path) -> None:
     state = tmp_path / "state"
     assert found(tmp_path, "a") == (None, None)
     for step in (2, 10, 12):
         (state / f"checkpoint-{step}").mkdir()
         torch.save(torch.zeros(1), state / f"checkpoint-{step}" / "optimizer.pt")
+    for step in (2, 10):
         (state / f"checkpoint-{step}" / STATE).write_text("{}")
-    finish_checkpoint(state / "checkpoint-10")
-    assert [path.name for path in state.glob("checkpoint-*")] == ["checkpoint-10"]
-    (state / "checkpoint-12").mkdir()
     assert found(tmp_path, "a") == (None, state / "checkpoint-10")
-    assert not (state / "checkpoint-12").exists()
+    assert [path.name for path in state.glob("checkpoint-*")] == ["checkpoint-10"]
     assert found(tmp_path, "b") == (None, None)
     assert not (state / "checkpoint-10").exists()
 
@@ -219,7 +217,7 @@ def test_a_resumed_training_credits_its_files_once(model_folder: Path, tmp_path:
 
     with pytest.raises(KeyboardInterrupt):
         train(3)
-    assert (tmp_path / "state" / "checkpoint-2" / "complete").exists()
+    assert (tmp_path / "state" / "checkpoint-2" / STATE).exists()
     assert train(None) == 20
 
 

@@ -359,7 +359,7 @@ def test_a_run_that_plays_ahead_resumes_exactly(model_folder: Path, tmp_path: Pa
     """A checkpoint waits for the games that are played ahead: a run that resumes from it has newer weights only."""
     played_by, steps = [0, 0, 0, 1, 2], range(1, 6)
     config = config_for(model_folder, *AHEAD, "reinforce.overlap=2", f"reinforce.steps={len(steps)}")
-    complete = tmp_path / "killed" / PHASE / "state" / "checkpoint-2" / "complete"
+    complete = tmp_path / "killed" / PHASE / "state" / "checkpoint-2" / "state.json"
     process = forked.start(forked.held, complete, 0, play_slowly, config, tmp_path / "killed", (4, 1))
     while not complete.exists():
         assert process.is_alive()

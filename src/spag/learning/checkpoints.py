@@ -1,9 +1,9 @@
 """Checkpoint and resume: the state that training keeps on disk in case it is interrupted.
 
-``state/`` holds checkpoint folders, one after another, named by how many updates are done. One is
-complete if it has the marker, which is written last, after every file is on disk; all others are deleted. A folder
-loses its marker before anything else in it is deleted. ``state/fingerprint`` identifies the training: a state from
-other samples, another start model or other settings is never resumed.
+``state/`` holds checkpoint folders, one after another, named by how many updates are done. One is complete if it has
+``state.json``, which is written last, after every other file is on disk, and deleted first; folders without it are
+deleted. ``state/fingerprint`` identifies the training: a state from other samples, another start model or other
+settings is never resumed.
 """
 
 import hashlib
@@ -35,10 +35,9 @@ from spag.storage.store import sync_files, unfinished_pattern, write_atomically,
 logger = logging.getLogger(__name__)
 
 STATE = "state.json"
-"""The algorithm's state in a checkpoint, and the number of trained samples: plain JSON."""
+"""The algorithm's state in a complete checkpoint, and the number of trained samples: plain JSON."""
 ONLINE_GAMES = ("episodes", "evaluations", "snapshots", "start")
 """Folders of an online phase that hold play of its policies, or the policies themselves."""
-_MARKER = "complete"
 _PREFIX = "checkpoint-"
 _LABEL = "fingerprint"
 
@@ -94,7 +93,7 @@ def earlier_work(job: TrainingJob, wanted: str, processes: int) -> tuple[dict[st
 
 def _newest_checkpoint(state: Path, parallel: str, processes: int) -> Path | None:
     """Return the newest complete checkpoint and delete all others. Raises an error if it cannot be resumed."""
-    complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
+    complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / STATE).is_file()]
     newest = max(complete, key=checkpoint_updates, default=None)
     _discard_all(state, but=newest)
     if newest is not None:
@@ -107,7 +106,7 @@ def _newest_checkpoint(state: Path, parallel: str, processes: int) -> Path | Non
 
 
 def save(folder: Path, policy: TrainedPolicy, state: Mapping[str, Any]) -> None:
-    """Save a checkpoint: weights, optimiser, other changing weights, and ``state``, plain JSON.
+    """Save a checkpoint: weights, optimiser, other changing weights, and ``state``, plain JSON. Older ones are deleted.
 
     There is no random state: orders come from seeds, and dropout is off (``start.py``). Every process must call it.
     """
@@ -120,8 +119,9 @@ def save(folder: Path, policy: TrainedPolicy, state: Mapping[str, Any]) -> None:
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
+        sync_files(folder)
         write_json(folder / STATE, {**state, "scaler": scaler})
-        finish_checkpoint(folder)
+        _discard_all(folder.parent, but=folder)
 
 
 def load(folder: Path, policy: TrainedPolicy) -> None:
@@ -177,13 +177,6 @@ def checkpoint_updates(folder: Path) -> int:
     return int(folder.name.removeprefix(_PREFIX))
 
 
-def finish_checkpoint(folder: Path) -> None:
-    """Mark a checkpoint complete, then delete older ones."""
-    sync_files(folder)
-    write_atomically(folder / _MARKER, "")
-    _discard_all(folder.parent, but=folder)
-
-
 def discard_state(state: Path) -> None:
     """Delete ``state`` so that a half-deleted checkpoint never counts as complete."""
     _discard_all(state, but=None)
@@ -193,5 +186,5 @@ def discard_state(state: Path) -> None:
 def _discard_all(state: Path, *, but: Path | None) -> None:
     for folder in state.glob(f"{_PREFIX}*"):
         if folder != but:
-            (folder / _MARKER).unlink(missing_ok=True)
+            (folder / STATE).unlink(missing_ok=True)
             shutil.rmtree(folder)
