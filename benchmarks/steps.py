@@ -19,7 +19,7 @@ from spag.algorithms.settings import UpdateSettings
 from spag.algorithms.spag import offline_rl_loss
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.config.schema import ModelConfig
-from spag.learning.batches import TrainingData, micro_batches
+from spag.learning.batches import TrainingData
 from spag.learning.devices import make_accelerator, make_optimizer
 from spag.learning.references import LARGER, logprobs_of
 from spag.models.finding import EMBEDDED_NAME
@@ -177,12 +177,8 @@ class Ours(Setting):
         return autocast
 
     def batches(self, size: int) -> list[list[int]]:
-        return micro_batches(
-            range(len(self.samples)),
-            [sample.input_ids for sample in self.samples],
-            size,
-            packed=self.capabilities.packed,
-        )
+        data = TrainingData(self.samples, size, packed=self.capabilities.packed)
+        return data.split(range(len(self.samples)))
 
     def gradients(self) -> float:
         data = TrainingData(self.samples, self.work.micro_batch, packed=self.capabilities.packed)

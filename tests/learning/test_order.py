@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spag.algorithms.base import FILLER, OTHER, SFT
-from spag.learning.batches import TrainingData, loss_shares, micro_batches, offline_updates, online_updates
+from spag.learning.batches import TrainingData, loss_shares, offline_updates, online_updates
 from spag.models.samples import Batch, EncodedSample
 
 DRAW = random.Random(0)
@@ -94,11 +94,9 @@ def test_unpacked_micro_batches_hold_samples_of_similar_length() -> None:
 
 
 def test_packed_micro_batches_hold_samples_that_begin_alike_and_the_largest_comes_first() -> None:
-    sequences = [[1, 1, 1], [2, 2], [1, 1, 2], [2, 3, 3, 3]]
-    assert micro_batches(range(4), sequences, 2, packed=True) == [
-        [1, 3],
-        [0, 2],
-    ]  # 5 tokens, as the 2 is shared, and 4, as 1 1 is
+    made = [EncodedSample.of(ids, 1) for ids in ([1, 1, 1], [2, 2], [1, 1, 2], [2, 3, 3, 3])]
+    # 5 tokens, as the 2 is shared, and 4, as 1 1 is
+    assert TrainingData(made, 2, packed=True).split(range(4)) == [[1, 3], [0, 2]]
 
 
 def test_samples_of_a_game_stay_together_and_games_are_shuffled() -> None:

@@ -120,34 +120,6 @@ def merge_equal(samples: Sequence[EncodedSample], *, by_advantage: bool = False)
     ]
 
 
-def micro_batches(
-    indices: Sequence[int],
-    sequences: Sequence[Sequence[int]],
-    size: int,
-    *,
-    packed: bool,
-    groups: Sequence[tuple[int, bool]] | None = None,
-) -> list[list[int]]:
-    """Divide the samples at ``indices`` into batches of ``size`` (the last may be smaller), the most tokens first.
-
-    ``sequences``: every sample's tokens. ``groups``: every sample's group, if batches may not mix groups. The largest
-    batch comes first so that memory runs out at once or never.
-    """
-    ordered = sorted(
-        indices, key=lambda index: (sequences[index], index) if packed else (-len(sequences[index]), index)
-    )
-    kinds = [ordered]
-    if groups is not None:
-        kinds = [[index for index in ordered if groups[index] == kind] for kind in sorted(set(groups))]
-    batches = [kind[start : start + size] for kind in kinds for start in range(0, len(kind), size)]
-
-    def tokens(batch: list[int]) -> int:
-        rows = [sequences[index] for index in batch]
-        return packed_length(rows) if packed else max(map(len, rows)) * len(rows)
-
-    return sorted(batches, key=tokens, reverse=True)
-
-
 @dataclass
 class TrainingData:
     """The samples of a file, or of an online step, and values for their trained tokens by name (``columns``).
@@ -175,22 +147,33 @@ class TrainingData:
     def batches(self, update: Update) -> list[Batch]:
         """Return this process's micro-batches of an update; all processes get the same number."""
         places = list(zip(update.samples, update.factors, strict=True))
-        found = self.split(range(len(places)), [self.samples[index] for index in update.samples])
+        found = self.split(update.samples)
         dealt = (found[start : start + self.world_size][self.rank :] for start in range(0, len(found), self.world_size))
         return [self._batch([places[at] for at in mine[0]]) if mine else self._filler() for mine in dealt]
 
-    def split(self, indices: Sequence[int], samples: Sequence[EncodedSample], factor: int = 1) -> list[list[int]]:
-        """Return micro-batches of ``indices`` into ``samples``, ``factor`` times as large as in training."""
-        return micro_batches(
-            indices,
-            [sample.input_ids for sample in samples],
-            self.micro_batch_size * factor,
-            packed=self.packed,
-            groups=[self._kind(sample) for sample in samples],
-        )
+    def split(self, chosen: Sequence[int], factor: int = 1) -> list[list[int]]:
+        """Divide the ``chosen`` samples into micro-batches, ``factor`` times as large as in training, of places in
+        ``chosen``. The last of a kind may be smaller.
 
-    def _kind(self, sample: EncodedSample) -> tuple[int, bool]:
-        return sample.group * self.by_group, len(sample.fed) > (self.short_length or math.inf)
+        The one with the most tokens comes first, so that memory runs out at once or never.
+        """
+        samples = [self.samples[index] for index in chosen]
+
+        def kind(at: int) -> tuple[int, bool]:
+            return samples[at].group * self.by_group, len(samples[at].fed) > (self.short_length or math.inf)
+
+        def order(at: int) -> tuple[Any, ...]:
+            ids = samples[at].input_ids
+            return kind(at), ids if self.packed else -len(ids), at
+
+        def tokens(batch: list[int]) -> int:
+            rows = [samples[at].input_ids for at in batch]
+            return packed_length(rows) if self.packed else max(map(len, rows)) * len(rows)
+
+        kinds = [list(same) for _, same in groupby(sorted(range(len(samples)), key=order), kind)]
+        size = self.micro_batch_size * factor
+        found = [same[start : start + size] for same in kinds for start in range(0, len(same), size)]
+        return sorted(found, key=tokens, reverse=True)
 
     def totals(self, update: Update) -> Totals:
         """Return the counts of an update, over all processes."""

@@ -46,7 +46,8 @@ def logprobs_of(
     Every process computes a share in the same number of forward passes, as sharded models require. ``on_batch`` is
     called with the number of samples in each batch.
     """
-    found, accelerator = data.split(indices, data.samples, LARGER), policy.accelerator
+    found = [[indices[at] for at in batch] for batch in data.split(indices, LARGER)]
+    accelerator = policy.accelerator
     policy.model.eval()
     mine: list[tuple[int, list[float]]] = []
     with torch.no_grad(), accelerator.autocast():
