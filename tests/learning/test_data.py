@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import GenerationConfig
 
-from spag.algorithms.base import FILLER, OTHER, SFT
+from spag.algorithms.base import FILLER, OTHER, SFT, Totals
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
@@ -268,7 +268,7 @@ def test_a_packed_batch_is_one_row_that_shares_beginnings(model_folder: Path) ->
 def test_the_filler_weighs_nothing_and_belongs_to_no_group(model_folder: Path) -> None:
     one = encode(model_folder, TrainingSample(prompt="q", completion="t", weight=9.0))
     second = TrainingData(one, micro_batch_size=1, packed=False, rank=1, world_size=2)
-    [batch] = second.batches(Update([0], [1.0]))
+    [batch] = second.batches(Update([0], [1.0], Totals(samples=1, sft=0, weight=9.0)))
     assert (batch["weight"].tolist(), batch["group"].tolist()) == ([0.0], [FILLER])
     assert batch["adapter"].tolist() == [sample.group for sample in one]  # computed by an adapter that is trained
 

@@ -185,12 +185,11 @@ def test_online_minibatches_hold_every_sample_once_a_pass() -> None:
 
 def shares(made: list[EncodedSample], minibatches: int, left_out: float = 0.0) -> list[list[float]]:
     """The weight of each sample in each update of a pass, over what the loss is divided by."""
-    data = TrainingData(made, 2, packed=True)
     found = []
     for update in online_updates(made, seed="a", epochs=1, minibatches=minibatches, left_out=left_out):
         parts = dict.fromkeys(range(len(made)), 0.0)
         for index, factor in zip(update.samples, update.factors, strict=True):
-            parts[index] += made[index].weight * factor / data.totals(update).weight
+            parts[index] += made[index].weight * factor / update.totals.weight
         found.append([*parts.values()])
     return found
 

@@ -27,14 +27,11 @@ Values = Mapping[int, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The samples of one update, by index, and a factor for each weight (``loss_shares``, ``online_updates``).
-
-    ``weight``: the loss is divided by it (``Totals``); ``None``: the sum of its samples' weights.
-    """
+    """The samples of one update, by index, and a factor for each weight (``loss_shares``, ``online_updates``)."""
 
     samples: Sequence[int]
     factors: Sequence[float]
-    weight: float | None = None
+    totals: Totals
 
 
 def offline_updates(
@@ -57,7 +54,10 @@ def offline_updates(
     while chosen := list(islice(stream, batch_size)):
         if games and loss_group:  # else groups would hold the samples of a game, not random ones
             rng.shuffle(chosen)
-        yield Update(chosen, loss_shares([samples[index].group == SFT for index in chosen], loss_group))
+        is_sft = [samples[index].group == SFT for index in chosen]
+        weight = sum(samples[index].weight for index, sft in zip(chosen, is_sft, strict=True) if not sft)
+        totals = Totals(samples=is_sft.count(False), sft=is_sft.count(True), weight=weight)
+        yield Update(chosen, loss_shares(is_sft, loss_group), totals)
 
 
 def _stream(units: Sequence[Sequence[int]], seed: int) -> Iterator[int]:
@@ -84,7 +84,8 @@ def online_updates(
         random.Random(f"{seed}-{epoch}").shuffle(order)
         for part in range(minibatches):
             drawn = Counter(order[part::minibatches])
-            yield Update([*drawn], [count / samples[index].copies for index, count in drawn.items()], weight)
+            factors = [count / samples[index].copies for index, count in drawn.items()]
+            yield Update([*drawn], factors, Totals(samples=len(drawn), sft=0, weight=weight))
 
 
 def loss_shares(is_sft: Sequence[bool], size: int | None) -> list[float]:
@@ -174,15 +175,6 @@ class TrainingData:
         size = self.micro_batch_size * factor
         found = [same[start : start + size] for same in kinds for start in range(0, len(same), size)]
         return sorted(found, key=tokens, reverse=True)
-
-    def totals(self, update: Update) -> Totals:
-        """Return the counts of an update, over all processes."""
-        chosen = [self.samples[index] for index in update.samples]
-        sft = sum(sample.group == SFT for sample in chosen)
-        weight = update.weight
-        if weight is None:
-            weight = sum(sample.weight for sample in chosen if sample.group != SFT)
-        return Totals(samples=len(chosen) - sft, sft=sft, weight=weight)
 
     def _batch(self, places: Sequence[tuple[int, float]]) -> Batch:
         rows = [replace(self.samples[index], weight=self.samples[index].weight * factor) for index, factor in places]

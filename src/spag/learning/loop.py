@@ -205,14 +205,13 @@ class Loop:
 
     def _update(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> Row:
         """Accumulate an update's gradients over its micro-batches, then apply them; return learning rate and norm."""
-        batches, totals = made.data.batches(update), made.data.totals(update)
-        policy = self.policy
+        batches, policy = made.data.batches(update), self.policy
         rate = set_learning_rate(policy, self.updates_done, self.total_updates)
         policy.model.train()
         for index, batch in enumerate(batches):
             last = index == len(batches) - 1
             with syncing(policy, last=last):
-                loss = self._loss(to_device(batch, self.accelerator.device), made, totals, step, metrics)
+                loss = self._loss(batch, made, update.totals, step, metrics)
                 self.accelerator.backward(loss * self.accelerator.num_processes)  # gradients are averaged over these
         norm = apply_gradients(policy)
         self.updates_done += 1
@@ -222,13 +221,13 @@ class Loop:
     @torch.no_grad()
     def _measure(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> None:
         """Add the metrics of an update that would not change the weights."""
-        totals = made.data.totals(update)
         for batch in made.data.batches(update):
-            self._loss(to_device(batch, self.accelerator.device), made, totals, step, metrics)
+            self._loss(batch, made, update.totals, step, metrics)
 
     def _loss(self, batch: Batch, made: StepData, totals: Totals, step: int, metrics: StepMetrics) -> Tensor:
         """Return a micro-batch's share of the update's loss."""
         self.policy.use_role(batch, made.data.groups)
+        batch = to_device(batch, self.accelerator.device)
         entropy = Entropy.NONE if self.online is None else Entropy.VALUE
         entropy = Entropy.GRADIENT if needs_at(self.algorithm, step).entropy else entropy
         with self.accelerator.autocast():
