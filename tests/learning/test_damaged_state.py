@@ -15,11 +15,11 @@ from spag.learning.metrics import MetricsLog, TrainProgress, Unit
 from spag.learning.references import read_reference, write_reference
 
 NO_OBJECTS = [b"", b"[]", b"3", b'{"fingerprint": 3, "result": {}}', b'{"fingerprint": "a"}']
-"""What is no JSON at all: ``storage/test_jsonfile.py``."""
+"""Text that is not JSON at all is tested in ``storage/test_jsonfile.py``."""
 
 
 @pytest.mark.parametrize("content", NO_OBJECTS, ids=lambda content: repr(content[:12]))
-def test_a_record_that_is_none_is_named_and_stays(content: bytes, tmp_path: Path) -> None:
+def test_a_broken_record_is_named_and_kept(content: bytes, tmp_path: Path) -> None:
     record = tmp_path / "training.json"
     record.write_bytes(content)
     with pytest.raises(DataError, match=r"training\.json") as error:
@@ -28,7 +28,7 @@ def test_a_record_that_is_none_is_named_and_stays(content: bytes, tmp_path: Path
     assert record.read_bytes() == content
 
 
-def test_a_record_of_other_settings_goes(tmp_path: Path) -> None:
+def test_a_record_of_other_settings_is_removed(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     record_result(tmp_path, "a", {"steps": 3})
     assert found(tmp_path, "a") == ({"steps": 3}, None)
@@ -37,7 +37,7 @@ def test_a_record_of_other_settings_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", [b"{", b"[]", b"3", b"{}", b'{"step": "x"}', b'{"step": null}', b'{"step": 1.5}'])
-def test_a_row_of_metrics_that_is_none_is_named(row: bytes, tmp_path: Path) -> None:
+def test_a_row_that_holds_no_metrics_is_named(row: bytes, tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     content = b'{"step": 1, "loss": 0.5}\n' + row + b"\n"
     file.write_bytes(content)
@@ -47,7 +47,7 @@ def test_a_row_of_metrics_that_is_none_is_named(row: bytes, tmp_path: Path) -> N
     assert file.read_bytes() == content
 
 
-def test_numbers_that_json_lacks_are_no_part_of_a_row(tmp_path: Path) -> None:
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     MetricsLog(file, 0).append({"step": 1, "loss": 0.5, "grad_norm": math.inf, "kl": None})
     assert json.loads(file.read_text()) == {"step": 1, "loss": 0.5, "grad_norm": None, "kl": None}
@@ -67,7 +67,7 @@ def test_numbers_that_json_lacks_are_no_part_of_a_row(tmp_path: Path) -> None:
         '{"fingerprint": "b", "rows": 1}\n{"sample": 0, "logprobs": [-1.0]}\n',
     ],
 )
-def test_reference_log_probabilities_that_were_damaged_are_none(damaged: str, tmp_path: Path) -> None:
+def test_damaged_reference_log_probabilities_are_not_read(damaged: str, tmp_path: Path) -> None:
     file = tmp_path / "reference.jsonl"
     assert read_reference(file, "a") is None
     write_reference(file, "a", {1: [-0.5], 0: [-1, -2]})
@@ -127,7 +127,7 @@ def test_undamaged_it_is_resumed(stopped: Path, model_folder: Path, tmp_path: Pa
     assert result.steps == 6
 
 
-def test_a_full_gpu_is_no_damaged_checkpoint(tmp_path: Path) -> None:
+def test_a_full_gpu_is_not_a_damaged_checkpoint(tmp_path: Path) -> None:
     said = r"checkpoint-4: out of memory while reading it; free memory, then retry"
     with pytest.raises(RunError, match=said), resuming(tmp_path / "checkpoint-4"):
         raise RuntimeError("CUDA error: out of memory")

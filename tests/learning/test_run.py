@@ -33,7 +33,7 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, DataError, RunError, StorageError
 from spag.learning.launch import _progress_bars
 from spag.learning.metrics import TrainProgress, Unit
-from spag.learning.worker import clear_failures, run_job
+from spag.learning.worker import run_job, training_errors
 from spag.models.forward import Capabilities
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.samples import collate, encode_samples
@@ -446,15 +446,15 @@ def test_a_full_disk_is_a_storage_error(model_folder: Path, tmp_path: Path, monk
     monkeypatch.setattr("spag.learning.metrics.MetricsLog.append", full)
     with pytest.raises(StorageError, match=r"cannot be written .*No space left.*training resumes"):
         train_tiny(model_folder, tmp_path)
-    with pytest.raises(StorageError, match="cannot be written"), clear_failures(tmp_path):
+    with pytest.raises(StorageError, match="cannot be written"), training_errors(tmp_path):
         torch.save(torch.zeros(100_000), "/dev/full")
 
 
 @pytest.mark.parametrize("fault", [errno.EFBIG, errno.EIO, errno.EROFS, errno.EDQUOT, errno.ESTALE])
 def test_a_disk_that_fails_under_safetensors_is_a_storage_error(tmp_path: Path, fault: int) -> None:
-    with pytest.raises(StorageError, match="cannot be written"), clear_failures(tmp_path):
+    with pytest.raises(StorageError, match="cannot be written"), training_errors(tmp_path):
         raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(fault)} (os error {fault})")
-    with pytest.raises(SafetensorError), clear_failures(tmp_path):
+    with pytest.raises(SafetensorError), training_errors(tmp_path):
         raise SafetensorError("Error while serializing: I/O error: No such file or directory (os error 2)")
 
 
@@ -465,12 +465,12 @@ def test_a_disk_that_is_full_when_the_optimizer_is_saved_is_a_storage_error(tmp_
         (full, StorageError, "cannot be written .*No space left.*training resumes"),
         (EOFError(), RunError, f"^{tmp_path}: its state cannot be read or written: EOFError; remove {tmp_path}/state"),
     ):
-        with pytest.raises(kind, match=message), clear_failures(tmp_path):
+        with pytest.raises(kind, match=message), training_errors(tmp_path):
             raise CheckpointException("save", {0: (cause, StackSummary())})
 
 
 def test_a_stop_while_the_optimizer_is_saved_is_a_stop(tmp_path: Path) -> None:
-    with pytest.raises(Terminated), clear_failures(tmp_path):
+    with pytest.raises(Terminated), training_errors(tmp_path):
         raise CheckpointException("save", {0: (Terminated(), StackSummary())})
 
 
@@ -480,7 +480,7 @@ def test_memory_that_runs_out_is_a_run_error_with_the_remedy(tmp_path: Path) -> 
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory"),
     ):
-        with pytest.raises(RunError, match=r"out of memory.*micro_batch_size"), clear_failures(tmp_path):
+        with pytest.raises(RunError, match=r"out of memory.*micro_batch_size"), training_errors(tmp_path):
             raise error
-    with pytest.raises(RuntimeError, match="something else"), clear_failures(tmp_path):
+    with pytest.raises(RuntimeError, match="something else"), training_errors(tmp_path):
         raise RuntimeError("something else")

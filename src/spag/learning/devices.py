@@ -20,7 +20,7 @@ from spag.models.loading import checked_device, default_device
 
 PATIENCE = timedelta(days=1)
 """How long processes wait for each other: one alone evaluates, and saves models. torch's 10 minutes for NCCL and 30 for
-gloo would end the training. Whoever started the processes notices that one is lost.
+gloo would end the training. The launcher notices a lost process.
 """
 
 

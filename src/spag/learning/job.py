@@ -58,7 +58,7 @@ class TrainingJob(BaseModel, frozen=True):
 
     @property
     def identity(self) -> Any:
-        """Everything that the samples depend on besides the phase's options; state of another is not resumed."""
+        """Everything that the samples depend on besides the phase's options; another job's state is not resumed."""
         if not isinstance(settings := self.settings, OfflineSettings):
             return [[game.name, weight, game_record(game)] for game, weight in self.mix]
         files = [*self.files, *([settings.sft_data] if settings.sft_data else [])]

@@ -42,8 +42,8 @@ def trainable(
 ) -> tuple[PreTrainedModel, Capabilities]:
     """Return the model from ``load``, which the accelerator then places, and its capabilities for ``longest`` tokens.
 
-    The first process probes them, because with sharding only it has the weights. Frozen maps are then stored in
-    ``model.dtype``, unless the model is to be ``sharded``. Raises ``ModelError``.
+    The first process probes them, because with sharding only it has the weights. Frozen layers are then stored
+    in ``model.dtype``, unless the model is to be ``sharded``. Raises ``ModelError``.
     """
     found: Capabilities | None = None
     if accelerator.state.deepspeed_plugin is not None and accelerator.is_main_process:
@@ -129,8 +129,8 @@ def _turn_dropout_off(model: nn.Module) -> None:
 
 
 def _store_frozen(model: nn.Module, dtype: torch.dtype) -> None:
-    """Store the frozen linear maps below adapters in ``dtype``: autocast computes in it anyway, from copies that it
-    makes again in every pass. Results are the same bit by bit.
+    """Store the frozen linear layers under adapters in ``dtype``: autocast computes in it anyway, from copies that it
+    makes again in every pass. Results are bitwise the same.
 
     A tied head stays as it is, because embeddings are not cast, and so does a base of DoRA, which takes norms of it.
     """
@@ -142,7 +142,7 @@ def _store_frozen(model: nn.Module, dtype: torch.dtype) -> None:
         is_base = isinstance(module, nn.Linear) and ".lora_" not in name and id(module.weight) not in embedded
         if is_base and module.weight.dtype is torch.float32 and not module.weight.requires_grad:
             module.to(dtype)
-    for weight in model.parameters():  # the others are views of the file's memory, which would stay for them
+    for weight in model.parameters():  # the others are views of the file's memory, and would keep it
         if weight.dtype is torch.float32 and weight.device.type == "cpu":
             weight.data = weight.data.clone()
 

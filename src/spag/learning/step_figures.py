@@ -63,7 +63,7 @@ def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str
 def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
     """Return the length in tokens and distinctness of the utterances of ``role``, and the share of cut thoughts.
 
-    Nothing if it never spoke: a 0 would pass for a collapse.
+    Empty if it never spoke: zeros would look like a collapse.
     """
     said = [utterance for one in games for utterance in one.history if utterance.role == role]
     if not said:
@@ -78,14 +78,14 @@ def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
 
 
 def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]:
-    """Return the number of samples, and the number and share of those without an advantage; no share of none."""
+    """Return the number of samples, and the number and share of those without an advantage; no share of 0 samples."""
     idle = sum(sample.reward == 0.0 for sample in samples)
     share = {f"{key}/no_advantage": idle / len(samples)} if samples else {}
     return {f"{key}/samples": len(samples), f"{key}/no_advantage_samples": idle, **share}
 
 
 class CollapseWatch:
-    """Collapse warnings after each step, and their record. ``rows``: the log of ``step`` steps, which grows on."""
+    """Collapse warnings after each step, and their record. ``rows``: those of ``step`` steps; the log extends it."""
 
     def __init__(self, folder: Path, rows: Sequence[Row], step: int) -> None:
         self.rows = rows

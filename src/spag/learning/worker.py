@@ -45,7 +45,7 @@ def run_job(job: TrainingJob, progress: OnProgress | None = None) -> dict[str, A
     Raises ``DataError`` without samples, ``ConfigError`` for unsuitable settings, ``ModelError``, ``RunError`` if the
     loss is not finite or memory runs out, and ``StorageError`` if the disk is full.
     """
-    with clear_failures(job.output):
+    with training_errors(job.output):
         job.output.mkdir(parents=True, exist_ok=True)
         start = expanded(job.start_from)
         if start.is_dir():
@@ -80,7 +80,7 @@ def open_source(job: TrainingJob, policy: TrainedPolicy, log: MetricsLog | None,
 
 
 @contextmanager
-def clear_failures(output: Path) -> Iterator[None]:
+def training_errors(output: Path) -> Iterator[None]:
     """Raise ``StorageError`` or ``RunError`` in place of the libraries' errors when disk or memory run out.
 
     torch and safetensors wrap the system's errors in their own exceptions and name the cause only in the text, which
@@ -92,18 +92,18 @@ def clear_failures(output: Path) -> Iterator[None]:
         cause = next((cause for cause, _ in error.failures.values()), error)
         if isinstance(cause, KeyboardInterrupt):  # interrupted while a checkpoint was written
             raise cause from None
-        described = _clear(cause, output) if isinstance(cause, Exception) else None
+        described = _explained(cause, output) if isinstance(cause, Exception) else None
         fix = f"remove {output / 'state'} to start this training over"
         raise described or RunError(
             f"{output}: its state cannot be read or written: {type(cause).__name__}; {fix}"
         ) from error
     except (MemoryError, OSError, RuntimeError, SafetensorError) as error:
-        if described := _clear(error, output):
+        if described := _explained(error, output):
             raise described from error
         raise
 
 
-def _clear(error: Exception, output: Path) -> SpagError | None:
+def _explained(error: Exception, output: Path) -> SpagError | None:
     """Return the one-line error for a library's error, ``None`` if neither disk nor memory is the cause."""
     text = str(error).lower()
     named = re.search(r"\(os error (\d+)\)", text)

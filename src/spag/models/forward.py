@@ -28,9 +28,9 @@ reads the head's weights again.
 """
 
 _PROBE = ([0, 1, 2, 3, 4], [0, 1, 2, 0, 1], [6, 7])
-"""The first two fork, to a repetition that depends on what is before, and the last begins again, before their last
-tokens, which are only predicted. These are counted from the middle of the vocabulary, where tokens are words: of
-special ones, half precision gives too rough scores.
+"""Token ids, counted from the middle of the vocabulary, where tokens are words: half precision is too rough for special
+ones. The first two share a prefix, then fork into repetitions that depend on it; the third shares nothing. The last
+token of each is only predicted.
 """
 _TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.3  # half precision differs by the order of sums
 
@@ -39,8 +39,9 @@ _TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.3  # half precision differs by the order o
 class Capabilities:
     """The optimisations that a model's forward pass supports.
 
-    packed: attends within packed rows; kept: computes logits only for chosen positions (``logits_to_keep``); chunked:
-    lets us call its head. ``checkpointed``: the trainer recomputes its layers in the backward pass.
+    ``packed``: it attends within packed rows. ``kept``: it computes logits only for chosen positions
+    (``logits_to_keep``). ``chunked``: its head can be called chunk by chunk. ``checkpointed``: the trainer recomputes
+    its layers in the backward pass.
     """
 
     packed: bool = False

@@ -54,8 +54,8 @@ def dequantised(source: Path) -> Path:
 
 @contextmanager
 def _read_once() -> Iterator[None]:
-    """transformers parses the file again for the tokenizer, each config and the weights, and makes the table of names
-    again for every module: more than half of the time. Its own bar would show even ``quietly``.
+    """Let transformers parse the file once, not for the tokenizer, each config and the weights, and build the table of
+    names once, not for every module: that takes more than half of the time. Hide its bar, which ignores ``quietly``.
     """
     slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
     bar, modeling_gguf_pytorch_utils.tqdm = modeling_gguf_pytorch_utils.tqdm, transformers_logging.tqdm
