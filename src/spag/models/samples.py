@@ -216,11 +216,24 @@ def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:
     ``labels`` (K,): that token; ``sample`` (K,): its sample. ``depths``: the position ids of a packed row, as a list.
     ``advantage`` and ``weight`` (B,) float32. ``group`` (B,) int64, a group's number or ``FILLER``.
     """
-    sources = _packed_rows(samples) if packed else _padded_rows(samples)
+    fed = [sample.fed for sample in samples]
+    if packed:
+        tokens, depths, paths = pack(fed)
+        rows: Batch = {"input_ids": torch.tensor([tokens]), "position_ids": torch.tensor([depths]), "depths": depths}
+    else:
+        paths = [torch.arange(len(ids)) for ids in fed]
+        input_ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in fed], batch_first=True).long()
+        rows = {"input_ids": input_ids, "position_ids": torch.arange(input_ids.shape[1]).expand_as(input_ids)}
+    # from the token before the first trained one to the last that is fed
+    sources = [path[sample.completion_start - 1 :] for path, sample in zip(paths, samples, strict=True)]
+    columns, picks = torch.unique(torch.cat(sources), return_inverse=True)
+    owners = torch.tensor([index for index, sample in enumerate(samples) for _ in sample.completion])
     return {
-        **sources,
+        **rows,
+        "columns": columns,
+        "picks": picks if packed else owners * len(columns) + picks,
         "labels": torch.tensor([token for sample in samples for token in sample.completion]),
-        "sample": torch.tensor([index for index, sample in enumerate(samples) for _ in sample.completion]),
+        "sample": owners,
         "advantage": torch.tensor([sample.reward for sample in samples], dtype=torch.float32),
         "weight": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
         "group": torch.tensor([sample.group for sample in samples], dtype=torch.int64),
@@ -249,29 +262,3 @@ def pack(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list
 def packed_length(sequences: Sequence[Sequence[int]]) -> int:
     """Return how many tokens ``pack`` would lay out."""
     return sum(len(sequence) - shared_length(before, sequence) for before, sequence in pairwise([(), *sequences]))
-
-
-def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
-    tokens, depths, rows = pack([sample.fed for sample in samples])
-    # from the token before the first trained one to the last that is fed
-    sources = [row[sample.completion_start - 1 :] for row, sample in zip(rows, samples, strict=True)]
-    columns, picks = torch.unique(torch.cat(sources), return_inverse=True)
-    row = {"input_ids": torch.tensor([tokens]), "position_ids": torch.tensor([depths]), "depths": depths}
-    return {**row, "columns": columns, "picks": picks}
-
-
-def _padded_rows(samples: Sequence[EncodedSample]) -> Batch:
-    rows = [torch.tensor(sample.fed) for sample in samples]
-    input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).long()
-    width = input_ids.shape[1]
-    wanted = torch.zeros(len(samples), width, dtype=torch.bool)
-    for index, (sample, row) in enumerate(zip(samples, rows, strict=True)):
-        wanted[index, sample.completion_start - 1 : len(row)] = True
-    columns = wanted.any(dim=0).nonzero().squeeze(1)
-    picks = wanted[:, columns].flatten().nonzero().squeeze(1)
-    return {
-        "input_ids": input_ids,
-        "position_ids": torch.arange(width).expand_as(input_ids),
-        "columns": columns,
-        "picks": picks,
-    }
