@@ -105,12 +105,13 @@ def _newest_checkpoint(state: Path, parallel: str, processes: int) -> Path | Non
     return newest
 
 
-def save(folder: Path, policy: TrainedPolicy, state: Mapping[str, Any]) -> None:
-    """Save a checkpoint: weights, optimiser, other changing weights, and ``state``, plain JSON. Older ones are deleted.
+def save(output: Path, updates: int, policy: TrainedPolicy, state: Mapping[str, Any]) -> None:
+    """Save the checkpoint after this many updates: weights, optimiser, other changing weights, and ``state``, plain
+    JSON. Older ones are deleted.
 
     There is no random state: orders come from seeds, and dropout is off (``start.py``). Every process must call it.
     """
-    accelerator = policy.accelerator
+    accelerator, folder = policy.accelerator, output / "state" / f"{_PREFIX}{updates}"
     folder.mkdir(parents=True, exist_ok=True)
     if accelerator.distributed_type is DistributedType.DEEPSPEED:
         policy.model.save_checkpoint(folder)
@@ -165,11 +166,6 @@ def record_result(output: Path, wanted: str, result: dict[str, Any]) -> None:
     """Record that the checkpoint in ``output`` is complete; only then delete the state."""
     write_atomically(output / "training.json", json.dumps({"fingerprint": wanted, "result": result}, indent=2) + "\n")
     discard_state(output / "state")
-
-
-def checkpoint_folder(state: Path, updates: int) -> Path:
-    """Return the folder of the checkpoint after this many updates."""
-    return state / f"{_PREFIX}{updates}"
 
 
 def checkpoint_updates(folder: Path) -> int:

@@ -272,9 +272,8 @@ class Loop:
         if done % self.settings.save_steps or self.updates_done >= self.total_updates:
             return
         self.source.settle()
-        folder = checkpoints.checkpoint_folder(self.job.output / "state", self.updates_done)
         state = {"algorithm": self.algorithm.state(), "samples_seen": self.samples_seen}
-        checkpoints.save(folder, self.policy, state)
+        checkpoints.save(self.job.output, self.updates_done, self.policy, state)
         self.cache = LogprobCache()  # a resumed run has none, and values computed in other batches differ by rounding
 
     def _finish(self, result: dict[str, Any]) -> None:
