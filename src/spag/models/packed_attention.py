@@ -195,10 +195,7 @@ class PackedRow:
         return self._spans[dtype]
 
     def _added(self, mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        if mask is None:
-            return None
-        hidden = ~mask.to(self.device)
-        return torch.zeros(hidden.shape, dtype=dtype, device=self.device).masked_fill_(hidden, -torch.inf)[None, None]
+        return None if mask is None else torch.where(mask.to(self.device), 0.0, -torch.inf).to(dtype)[None, None]
 
 
 def _attend_by_span(
