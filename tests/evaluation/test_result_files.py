@@ -69,8 +69,11 @@ def put(value: Any, *path: str | int) -> Callable[[Any], Any]:
             r"results\.json: pairs\[0\]: object missing required field `wins`; remove it, or redo what wrote it",
         ),
         (without("roles", 1, "win", "low"), r"roles\[1\]\.win: object missing required field `low`"),
-        (put(True, "roles", 2, "guess"), r"roles\[2\]\.guess: expected `object`, got `bool`; remove it"),
-        (put(True, "roles", 2, "guess", "rate"), r"roles\[2\]\.guess: rate: expected `float`, got `bool`"),
+        (
+            put(True, "roles", 2, "figures", "guess"),
+            r"roles\[2\]\.figures\[\.\.\.\]: expected `object`, got `bool`; remove it",
+        ),
+        (put(True, "roles", 2, "figures", "guess", "rate"), r"\.figures\[\.\.\.\]\.rate: expected `float`, got `bool`"),
         (put(True, "ratings", 0, "points"), r"ratings\[0\]\.points: expected `float`, got `bool`"),
         (put("", "paired", 1, "outcome"), "the game has no ''"),
         (lambda data: {**data, "tasks": "many"}, "tasks: expected `int`, got `str`"),

@@ -133,7 +133,8 @@ def test_what_counts_as_a_guess_is_the_judges_choice() -> None:
         game("a", "b", "Hi", GUESS.format("bread"), word="bread"),
     ]
     rows = {
-        judge: arena_report(games, get("adversarial_taboo", judge=judge))["roles"][1] for judge in ("strict", "paper")
+        judge: arena_report(games, get("adversarial_taboo", judge=judge))["roles"][1]["figures"]
+        for judge in ("strict", "paper")
     }
     assert [(rows[judge]["guess"]["count"], rows[judge]["guessed_right"]["count"]) for judge in rows] == [
         (2, 1),
@@ -174,11 +175,11 @@ def test_a_game_that_players_win_together() -> None:
 
 
 def test_counts_are_means_and_shares_of_counts_are_rates() -> None:
-    row = next(row for row in arena_report(SHAKEN, HANDSHAKE)["roles"] if row["role"] == "ask")
+    found = next(row["figures"] for row in arena_report(SHAKEN, HANDSHAKE)["roles"] if row["role"] == "ask")
     # 3, 1 and 0 numbers in three games: mean 4/3, squares of the distances 25/9 + 1/9 + 16/9 = 42/9, times 3/2 = 7,
     # root 2.6458, over 3 games 0.8819, times Student's 4.3027 for 2 degrees of freedom
-    assert (row["numbers"]["count"], row["numbers"]["total"]) == (4, 3)
-    assert [row["numbers"][key] for key in ("rate", "low", "high")] == pytest.approx(
+    assert (found["numbers"]["count"], found["numbers"]["total"]) == (4, 3)
+    assert [found["numbers"][key] for key in ("rate", "low", "high")] == pytest.approx(
         [4 / 3, 0, 4 / 3 + 3.7946], abs=1e-4
     )
-    assert (row["even"]["count"], row["even"]["total"]) == (3, 4)
+    assert (found["even"]["count"], found["even"]["total"]) == (3, 4)

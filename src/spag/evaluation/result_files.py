@@ -10,7 +10,6 @@ from spag.evaluation.arena.paired import PairComparison, RoleComparison
 from spag.evaluation.arena.ratings import Rating
 from spag.evaluation.arena.standings import RoleTable
 from spag.evaluation.health import RoleHealth
-from spag.evaluation.intervals import Rate
 from spag.evaluation.reasoning.results import Interval, ItemDifference
 from spag.games.base import Game
 from spag.games.registry import get
@@ -99,10 +98,6 @@ def load_results(path: Path, played: Game | None = None) -> Json:
     for name, known in named:
         if name not in known:
             raise DataError(f"{path}: the game has no {name!r} (it has {', '.join(known)}); redo what wrote the file")
-    for number, row in enumerate(roles):  # each also has the game's own figures
-        for figure in game.figures:
-            if figure.role == row["role"] and figure.name in row:
-                convert(row[figure.name], Rate, f"{path}: roles[{number}].{figure.name}", _REDO)
     players = [row["name"] for row in results["ratings"]]
     listed = (*results["pairs"], *matrix, *paired)
     if not players or any(len(row["players"]) != 2 or not set(row["players"]) <= set(players) for row in listed):

@@ -40,7 +40,8 @@ def role_table(arena: Arena, game: Game, role: str) -> Table:
     columns = _role_columns(game, role)
     rows = []
     for row in (one for one in arena["roles"] if one["role"] == role):
-        rates = (_rate(row.get(key), scale) for key, (_, scale) in columns.items())
+        found = {**row, **row["figures"]}
+        rates = (_rate(found.get(key), scale) for key, (_, scale) in columns.items())
         rows.append((row["name"], signed(row["reward"]["mean"], 2), *rates))
     labels = ("player", "mean", *(label for label, _ in columns.values()))
     return Table(f"As {spaced(role)}: mean reward, and % of games with 95 % intervals", labels, tuple(rows))

@@ -65,13 +65,7 @@ class RoleTable:
     tie: Rate
     violation: Rate
     repeated: Rate
-    figures: Mapping[str, Rate] = field(default_factory=dict)
-
-    def row(self) -> dict[str, Any]:
-        """Return plain data, merging the game's own figures with the others."""
-        row = asdict(self)
-        figures = row.pop("figures")
-        return {**row, **figures}
+    figures: Mapping[str, Rate]
 
 
 @dataclass(slots=True)
@@ -202,7 +196,7 @@ def arena_report(episodes: Iterable[Episode], game: Game, names: Sequence[str] =
         "settings": dict(settings_of(game)),
         "note": NOTE,
         "tasks": grid.tasks,
-        "roles": [table.row() for table in role_tables(counted, game, met)],
+        "roles": [asdict(row) for row in role_tables(counted, game, met)],
         "ratings": [asdict(row) for row in rate(grid.names, grid.expected_scores(), weights, grid.usual_lead)],
         "pairs": [asdict(row) for row in compare_pairs(grid)],
         "matrix": [asdict(row) for row in win_matrix(grid)],
