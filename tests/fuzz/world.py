@@ -40,13 +40,13 @@ CONFIG = {
     ],
     "arena": {"tasks": 2, **BRIEF},
 }
-SCHEMA_1 = (
+WITH_WORD = (
     '{"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,'
     '"history":[{"role":"attacker","content":"It flows.",'
     '"finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},{"role":"defender","content":"I '
     'know the word! It is `river`!",'
     '"finish_reason":"stop"}],"outcome":"defender_wins","reason":"announced","seed":7,'
-    '"players":{"attacker":{"model":"a","sampling":{"top_k":3}},"defender":{"model":"d","sampling":{}}},"schema_version":1}\n'
+    '"players":{"attacker":{"model":"a","sampling":{"top_k":3}},"defender":{"model":"d","sampling":{}}}}\n'
 )
 
 
@@ -98,7 +98,7 @@ PLAY = "play bot:random --config config.yaml --output played.jsonl"
 
 KINDS = (
     Kind("episodes.jsonl", 20, READ_GAMES),
-    Kind("schema1.jsonl", 15, READ_GAMES),
+    Kind("with_word.jsonl", 15, READ_GAMES),
     Kind("upstream.json", 15, READ_GAMES),
     Kind("played.jsonl", 30, (PLAY,), ("played.jsonl",)),
     Kind("samples.jsonl", 5, READ_SAMPLES),
@@ -155,7 +155,7 @@ def _make_texts() -> None:
     games = [episode_of(word, *said, id=f"{word}-0", players=players) for word in ("river", "bread", "piano")]
     write_rows(Path("episodes.jsonl"), games)
     write_json(Path("upstream.json"), [upstream_episode(game) for game in games])
-    Path("schema1.jsonl").write_text(SCHEMA_1 + SCHEMA_1.replace("river", "bread"))
+    Path("with_word.jsonl").write_text(WITH_WORD + WITH_WORD.replace("river", "bread"))
     write_json(Path("alpaca.json"), [{"instruction": "Add.", "input": given, "output": "2"} for given in ("1+1", "")])
     Path("words.txt").write_text(
         "".join(f"{word}\n" for word in ("river", "bread", "piano", "garden", "window", "teacher") * 3)

@@ -28,12 +28,12 @@ def test_upstreams_list_and_json_lines_read_alike(tmp_path: Path) -> None:
     assert upstream_episode(first) == json.loads(GOOD)
 
 
-SCHEMA_1 = """{"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,"history":[
+WITH_WORD = """{"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,"history":[
 {"role":"attacker","content":"It flows to the sea.","finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},
 {"role":"defender","content":"I know the word! It is `river`!","finish_reason":"stop"}],"outcome":"defender_wins",
 "reason":"announced","seed":7,"players":{"attacker":{"model":"a","sampling":{"top_k":3}},
-"defender":{"model":"d","sampling":{}}},"schema_version":1}"""
-SCHEMA_2 = """{"id":"river-0","game":"adversarial_taboo",
+"defender":{"model":"d","sampling":{}}}}"""
+WITH_TASK = """{"id":"river-0","game":"adversarial_taboo",
 "task":{"id":"river","data":{"target_word":"river","max_turns":5}},
 "history":[{"role":"attacker","content":"It flows to the sea.",
 "finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},
@@ -42,20 +42,20 @@ SCHEMA_2 = """{"id":"river-0","game":"adversarial_taboo",
 "defender":{"model":"d","sampling":{}}},"schema_version":2}"""
 
 
-def test_rows_of_schema_1_read_as_todays(tmp_path: Path) -> None:
+def test_a_row_with_upstreams_word_and_turns_is_read_as_one_with_a_task(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
-    [old], [new] = (
-        path.write_text(row.replace("\n", "") + "\n") and list(read_episodes(path)) for row in (SCHEMA_1, SCHEMA_2)
+    [one], [other] = (
+        path.write_text(row.replace("\n", "") + "\n") and list(read_episodes(path)) for row in (WITH_WORD, WITH_TASK)
     )
-    assert old == new
-    assert (old.task, old.history[0].token_ids, old.schema_version) == (task_of("river"), (5, 6), 2)
-    write_rows(path, [old])
-    assert list(read_episodes(path)) == [new]
+    assert one == other
+    assert (one.task, one.history[0].token_ids, one.schema_version) == (task_of("river"), (5, 6), 2)
+    write_rows(path, [one])
+    assert list(read_episodes(path)) == [other]
 
 
-def test_games_of_old_and_new_rows_are_judged_and_paid_alike(tmp_path: Path) -> None:
+def test_games_of_both_kinds_of_rows_are_judged_and_paid_alike(tmp_path: Path) -> None:
     paid = []
-    for row in (SCHEMA_1, SCHEMA_2):
+    for row in (WITH_WORD, WITH_TASK):
         (tmp_path / "games.jsonl").write_text(row.replace("\n", "") + "\n")
         paid.append(assign_rewards(read_episodes(tmp_path / "games.jsonl")))
     assert paid[0] == paid[1]

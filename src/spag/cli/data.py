@@ -164,7 +164,6 @@ def _judged(game: "Game", episode: "Episode", asked: Mapping[str, str]) -> "Epis
     """Return ``episode`` as judged now, cut at the judged end, with the rules ``asked`` for in its record."""
     from dataclasses import replace
 
-    from spag.core.episodes import SCHEMA_VERSION
     from spag.games.replay import replay
 
     result = replay(game, episode)
@@ -176,7 +175,6 @@ def _judged(game: "Game", episode: "Episode", asked: Mapping[str, str]) -> "Epis
         history=episode.history[: result.length],
         length=result.length,
         settings={**(episode.settings or {}), **asked} or None,
-        schema_version=SCHEMA_VERSION,
     )
 
 

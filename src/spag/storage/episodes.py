@@ -16,9 +16,9 @@ One row of ``samples.jsonl``:
     {"prompt":"...","completion":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl",
      "episode_id":"river-0","turn":2,"completion_ids":[...]}
 
-Rows of schema 1 and of upstream's files (a JSON list, or JSON lines, with fewer fields) hold one game, Adversarial
-Taboo, and are read by the same functions; a sample's prompt may also be named ``query`` and its completion ``target``
-or ``answer``, and a row with an ``instruction`` is Alpaca's (``alpaca.py``).
+Upstream's files (a JSON list, or JSON lines, with fewer fields) hold one game, Adversarial Taboo, and are read by the
+same functions; a sample's prompt may also be named ``query`` and its completion ``target`` or ``answer``. A row with an
+``instruction`` is Alpaca's (``alpaca.py``).
 """
 
 import logging
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class _TabooTask(msgspec.Struct):
-    """The task of Adversarial Taboo, which rows of schema 1 and of upstream have at their top level."""
+    """The task of Adversarial Taboo, which upstream's rows have at their top level."""
 
     target_word: str
     max_turns: int
@@ -161,7 +161,7 @@ def _check_lengths(episode: Episode, place: str) -> None:
 
 
 def _check_taboo(episode: Episode, place: str) -> None:
-    """Check the only game of older and foreign files; other games check their tasks when they start."""
+    """Check the game of upstream's files; other games check their tasks when they start."""
     task = convert(episode.task.data, _TabooTask, place)
     if not task.target_word.strip():
         raise DataError(f"{place}: target_word is empty")
@@ -176,19 +176,12 @@ def _check_taboo(episode: Episode, place: str) -> None:
 
 
 def episode_of(row: Mapping[str, Any], place: str) -> Episode:
-    """Turn a raw row of any schema into an episode. Raises ``DataError``."""
-    return _checked(convert(_upgraded(row, place), Episode, place), place)
-
-
-def _upgraded(row: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-    """Return a row of schema 1, or of upstream, as a row of the current schema."""
-    if "task" in row:
-        return row
-    task = convert(row, _TabooTask, place)
-    fields = {name: value for name, value in row.items() if name not in _TabooTask.__struct_fields__}
-    if fields.get("schema_version") == 1:
-        del fields["schema_version"]
-    return {**fields, "task": {"id": task.target_word, "data": msgspec.to_builtins(task)}}
+    """Turn a raw row, ours or upstream's, into an episode. Raises ``DataError``."""
+    if "task" not in row:
+        task = convert(row, _TabooTask, place)
+        fields = {name: value for name, value in row.items() if name not in _TabooTask.__struct_fields__}
+        row = {**fields, "task": {"id": task.target_word, "data": msgspec.to_builtins(task)}}
+    return _checked(convert(row, Episode, place), place)
 
 
 def raw_rows(path: Path, torn: bytes | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
