@@ -279,6 +279,12 @@ def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(
         assert (tmp_path / name).read_text() == str(os.getpid())
 
 
+def test_a_lock_leaves_nothing(tmp_path: Path) -> None:
+    with lock_folder(tmp_path):
+        assert (tmp_path / ".lock").exists()
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_lock_on_a_file_leaves_nothing_and_holds_for_all_of_its_names(tmp_path: Path) -> None:
     file, link = tmp_path / "e.jsonl", tmp_path / "link"
     link.symlink_to(file)

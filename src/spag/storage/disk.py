@@ -106,16 +106,16 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
 def lock_file(path: Path) -> AbstractContextManager[None]:
     """Keep other processes from adding to a file. Raises ``RunError`` while another one does.
 
-    The lock is a separate file, ``.NAME.lock``, because the file itself may be replaced; it is removed in the end.
+    The lock is a separate file, ``.NAME.lock``, because the file itself may be replaced.
     """
     real = real_output(path)
     does = "is writing this file; wait for it, or choose another output"
-    return _locked(real.with_name(f".{real.name}.lock"), path, does, removed=True)
+    return _locked(real.with_name(f".{real.name}.lock"), path, does)
 
 
 @contextmanager
-def _locked(path: Path, shown: Path, does: str, *, removed: bool = False) -> Iterator[None]:
-    """Hold ``path``, a file with the pid of its holder. ``shown`` and ``does``: the error's path, and what it says."""
+def _locked(path: Path, shown: Path, does: str) -> Iterator[None]:
+    """Hold ``path``, a file with its holder's pid, and remove it. ``shown``, ``does``: the error's path and words."""
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     with storage_errors(path):
@@ -127,7 +127,6 @@ def _locked(path: Path, shown: Path, does: str, *, removed: bool = False) -> Ite
     try:
         yield
     finally:
-        if removed:
-            with suppress(OSError):  # still locked: a process that opened it meanwhile notices that it is gone
-                path.unlink()
+        with suppress(OSError):  # still locked: a process that opened it meanwhile notices that it is gone
+            path.unlink()
         os.close(descriptor)
