@@ -10,9 +10,9 @@ from spag.evaluation.reasoning.results import (
     Interval,
     bootstrap_means,
     figures_of,
+    geometric_means,
     item_difference,
     mean_of,
-    overall,
 )
 
 
@@ -75,12 +75,13 @@ def test_bootstrap_means_spread_like_the_standard_error_and_keep_rows_whole() ->
     np.testing.assert_array_equal(means, bootstrap_means(np.stack([first, 1 - first], axis=1), seed=3, draws=20_000))
 
 
-def test_overall_is_paired_and_covers_the_delta_methods_interval() -> None:
+def test_geometric_means_are_paired_and_covers_the_delta_methods_interval() -> None:
     # two tasks of 400 items: the reference has 1/2 and 1/2, the model 1/2 and 8/10; geometric means 0.5 and sqrt(0.4) =
     # 0.6325
     reference = np.array([1.0, 0.0] * 200)
     better = np.array(([1.0] * 8 + [0.0] * 2) * 40)
-    first, second = overall([np.stack([reference, reference], axis=1), np.stack([reference, better], axis=1)], seed=1)
+    alike, other = (np.stack([reference, scores], axis=1) for scores in (reference, better))
+    first, second = geometric_means({"alike": alike, "other": other}, seed=1)
     assert (first.value, first.difference) == (pytest.approx(0.5), Interval(0, 0, 0))
     assert second.value == pytest.approx(math.sqrt(0.4))
     assert second.difference.value == pytest.approx(math.sqrt(0.4) - 0.5)
@@ -91,11 +92,6 @@ def test_overall_is_paired_and_covers_the_delta_methods_interval() -> None:
         pytest.approx(second.value + spread, abs=0.006),
     )
     assert 0 < second.difference.low < second.difference.value < second.difference.high
-
-
-def test_overall_of_a_task_without_a_right_answer_is_zero() -> None:
-    (only,) = overall([np.zeros((5, 1)), np.ones((5, 1))])
-    assert (only.value, only.low, only.high) == (0, 0, 0)
 
 
 def figures(**right: tuple[int, int]) -> dict[str, Any]:

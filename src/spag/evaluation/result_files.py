@@ -10,7 +10,7 @@ from spag.evaluation.arena.paired import PairComparison, RoleComparison
 from spag.evaluation.arena.ratings import Rating
 from spag.evaluation.arena.standings import RoleTable
 from spag.evaluation.health import RoleHealth
-from spag.evaluation.reasoning.results import Interval, ItemDifference
+from spag.evaluation.reasoning.results import GeometricMean, ItemDifference
 from spag.games.base import Game
 from spag.games.registry import get
 from spag.storage.jsonfile import convert, read_json
@@ -61,15 +61,9 @@ class _TaskFigure(TypedDict):
     versions: NotRequired[dict[str, str]]
 
 
-class _Mean(TypedDict):
-    value: float
-    difference: Interval
-    tasks: list[str]
-
-
 class _ReasoningModel(TypedDict):
     tasks: dict[str, _TaskFigure]
-    geometric_mean: _Mean | None
+    geometric_mean: GeometricMean | None
 
 
 class _ReasoningTask(TypedDict):

@@ -50,10 +50,11 @@ class ItemDifference(Interval):
 
 
 @dataclass(frozen=True, slots=True)
-class Overall(Interval):
-    """A geometric mean of task means, and its difference to the reference's (0 for the reference itself)."""
+class GeometricMean(Interval):
+    """The geometric mean of the means of ``tasks``, and its difference to the reference's (0 for the reference)."""
 
     difference: Interval
+    tasks: list[str]
 
 
 def check_same_prompts(task: str, items: Mapping[str, Items], *, chat: bool) -> None:
@@ -69,7 +70,7 @@ def check_same_prompts(task: str, items: Mapping[str, Items], *, chat: bool) -> 
 
 def figures_of(metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Items]], seed: int) -> dict[str, Any]:
     """Return each model's metrics: ``tasks`` (the mean with its error, the difference to the reference, every metric,
-    the parts of a group) and ``geometric_mean``, with the ``tasks`` that it covers; ``None`` if there is none.
+    the parts of a group) and ``geometric_mean``, or ``None``.
 
     metrics: the metric shown, by task. items: rows by task and model, the reference first.
     """
@@ -90,16 +91,11 @@ def figures_of(metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Item
                     part: _means([row for row in rows if row["task"] == part]) for part in parts if len(parts) > 1
                 },
             }
-    means = zip(models, _geometric_means(columns, seed), strict=True)
-    return {name: {"tasks": tasks[name], "geometric_mean": mean} for name, mean in means}
-
-
-def _geometric_means(columns: Mapping[str, Floats], seed: int) -> list[dict[str, Any] | None]:
-    """Return each model's, of the tasks on which all of them score: a single 0 would make the whole mean 0."""
-    scored = {task: scores for task, scores in columns.items() if (scores.mean(axis=0) > 0).all()}
-    if not scored:
-        return [None for _ in next(iter(columns.values())).T]
-    return [{**asdict(mean), "tasks": [*scored]} for mean in overall([*scored.values()], seed)]
+    means: Sequence[GeometricMean | None] = geometric_means(columns, seed) or [None] * len(models)
+    return {
+        name: {"tasks": tasks[name], "geometric_mean": mean and asdict(mean)}
+        for name, mean in zip(models, means, strict=True)
+    }
 
 
 def mean_of(values: Sequence[float]) -> ItemMean:
@@ -123,17 +119,22 @@ def item_difference(values: Sequence[float], reference: Sequence[float]) -> Item
     return ItemDifference(mean.value, found.low, found.high, mean.se, better, worse, found.p_value)
 
 
-def overall(tasks: Sequence[Floats], seed: int = 0) -> list[Overall]:
-    """Return each model's geometric mean over ``tasks``, arrays (items, models) with the reference in column 0.
+def geometric_means(columns: Mapping[str, Floats], seed: int) -> list[GeometricMean]:
+    """Return each model's, over the tasks on which all models score: a single 0 would make a mean 0. Empty if there are
+    none. ``columns``: arrays (items, models) by task, the reference in column 0.
 
     A draw resamples the items of every task, the same ones for all models, so that differences are paired.
     """
-    values = _geometric([task.mean(axis=0) for task in tasks])
-    draws = _geometric([bootstrap_means(task, derive_seed(seed, "overall", k)) for k, task in enumerate(tasks)])
-    return [
-        Overall(float(value), *interval(draw), Interval(float(value - values[0]), *interval(draw - draws[:, 0])))
-        for value, draw in zip(values, draws.T, strict=True)
-    ]
+    scored = {task: scores for task, scores in columns.items() if (scores.mean(axis=0) > 0).all()}
+    if not scored:
+        return []
+    values = _geometric([one.mean(axis=0) for one in scored.values()])
+    draws = _geometric([bootstrap_means(one, derive_seed(seed, "overall", k)) for k, one in enumerate(scored.values())])
+    found = []
+    for value, draw in zip(values, draws.T, strict=True):
+        difference = Interval(float(value - values[0]), *interval(draw - draws[:, 0]))
+        found.append(GeometricMean(float(value), *interval(draw), difference, [*scored]))
+    return found
 
 
 def bootstrap_means(columns: Floats, seed: int, draws: int = DRAWS) -> Floats:
