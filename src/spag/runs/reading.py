@@ -93,13 +93,9 @@ class RunFolder:
         return stages
 
     def _waits(self, *stages: str) -> bool:
-        """Whether one of ``stages`` is to be redone."""
-        return any(self.stages.get(name, {}).get("status") == "waiting" for name in stages)
-
-    def _is_stale(self, stage: str) -> bool:
-        """As ``_waits``; not if the manifest is damaged, which ``stages`` reports."""
+        """Whether one of ``stages`` is to be redone; no if the manifest is damaged, which ``stages`` reports."""
         with suppress(DataError):
-            return self._waits(stage)
+            return any(self.stages.get(name, {}).get("status") == "waiting" for name in stages)
         return False
 
     def results(self, stage: str) -> Json:
@@ -163,7 +159,7 @@ class RunFolder:
                 suffix = "" if game.name == self.game.name else f"-{game.name}"
                 yield GameFile(TEACHER + suffix, teacher_path(game))
             stage = f"{model.folder}/{'train' if model.is_online else 'play'}"
-            if self._is_stale(stage):
+            if self._waits(stage):
                 continue
             if (path := self.folder / model.folder / EPISODES).is_file():
                 yield GameFile(model.name, path)
@@ -172,7 +168,7 @@ class RunFolder:
                 for name, step, path in online_files(self.folder / model.folder):
                     yield GameFile(prefix + name, path, model.name, step)
         for name in ("arena", ""):
-            if (path := self.folder / name / EPISODES).is_file() and not self._is_stale(name):
+            if (path := self.folder / name / EPISODES).is_file() and not self._waits(name):
                 yield GameFile(name or "episodes", path)
 
     @cached_property
@@ -216,7 +212,7 @@ class RunFolder:
     def begun_online(self) -> list[PlannedModel]:
         """The models of online phases that have begun and are not waiting to be redone."""
         online = [model for model in self.models if model.is_online and (self.folder / model.folder).is_dir()]
-        return [model for model in online if not self._is_stale(f"{model.folder}/train")]
+        return [model for model in online if not self._waits(f"{model.folder}/train")]
 
     def steps_of(self, name: str) -> list[Json]:
         """Return the metrics of every online step that trained a model."""
@@ -224,9 +220,7 @@ class RunFolder:
 
     def metrics(self, model: PlannedModel) -> list[Json]:
         """Return the logged updates of a model's training, oldest first."""
-        if self._is_stale(f"{model.folder}/train"):
-            return []
-        return read_metrics(self.folder / model.folder)
+        return [] if self._waits(f"{model.folder}/train") else read_metrics(self.folder / model.folder)
 
     def health(self, model: PlannedModel) -> Json | None:
         """Return an iteration's health metrics; ``None`` if it has none. Raises ``DataError``."""
