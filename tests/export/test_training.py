@@ -1,6 +1,7 @@
 """What made a model: the phases that led to it, and their games."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_data_and_methods_are_those_of_the_record(tmp_path: Path) -> None:
 
 def test_games_are_those_that_were_played_where_training_did_not_count_them(tmp_path: Path) -> None:
     run = run_of(tmp_path)
-    manifest = read_json(tmp_path / "manifest.json")
+    manifest = read_json(tmp_path / "manifest.json", dict[str, Any])
     manifest["stages"]["2-spag/iteration-2/play"] = {**ABOUT, "results": {"games": 1_200, "outcomes": {"tie": 1_200}}}
     write_json(tmp_path / "manifest.json", manifest)
     assert learned(RunFolder(run.folder), "spag-2-2")[1].endswith("; 1,200 games for `spag-2-2`")

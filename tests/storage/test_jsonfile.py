@@ -65,7 +65,7 @@ def test_a_fault_is_one_line_with_file_and_line(tmp_path: Path, data: bytes, mes
     path = tmp_path / "file.json"
     path.write_bytes(data)
     with pytest.raises(DataError) as caught:
-        read_json(path)
+        read_json(path, object)
     assert str(caught.value).startswith(message.format(path=path)) and "\n" not in str(caught.value)
     row = data.replace(b"\n", b" ")
     path.write_bytes(b"{}\n\n" + row + b"\n")
@@ -88,7 +88,7 @@ def test_a_fault_is_one_line_with_file_and_line(tmp_path: Path, data: bytes, mes
 def test_what_is_sound_comes_back_equal(tmp_path: Path, value: object, mark: bytes) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(mark + json.dumps(value).encode())
-    assert read_json(path) == value
+    assert read_json(path, object) == value
     path.write_bytes(mark + json.dumps(value).encode() + b"\r\n\r\n" + json.dumps(value).encode())
     assert list(json_lines(path)) == [(f"{path}:1", value), (f"{path}:3", value)]
 
@@ -113,8 +113,8 @@ def test_what_is_too_long_is_not_read_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(b'"' + b"x" * 99 + b'"')
     with pytest.raises(DataError, match=f"^{path}: longer than 100 bytes"):
-        read_json(path, longest=100)
-    assert read_json(path, longest=101) == "x" * 99
+        read_json(path, object, longest=100)
+    assert read_json(path, object, longest=101) == "x" * 99
     path.write_bytes(b"{}\n" + b" " * MAX_LINE + b"{}")
     with pytest.raises(DataError, match=f"^{path}:2: the line is longer than"):
         list(json_lines(path))
@@ -125,7 +125,7 @@ def test_what_is_too_long_is_not_read_into_memory(tmp_path: Path) -> None:
 )
 def test_what_is_no_file_is_one_line(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        read_json(tmp_path / name)
+        read_json(tmp_path / name, object)
     with pytest.raises(DataError, match=message):
         list(json_lines(tmp_path / name))
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, overload
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -37,12 +37,8 @@ _TRUNCATED = "Input data was truncated"
 _AT_BYTE = re.compile(r" \(byte (\d+)\)$")
 
 
-@overload
-def read_json(path: Path, *, longest: int = MAX_DOCUMENT) -> Any: ...
-@overload
-def read_json(path: Path, kind: type[Value], *, longest: int = MAX_DOCUMENT) -> Value: ...
-def read_json(path: Path, kind: Any = Any, *, longest: int = MAX_DOCUMENT) -> Any:
-    """Return the JSON value of a file as a ``kind``, a type that ``msgspec.convert`` knows; ``Any``: lists and dicts.
+def read_json(path: Path, kind: type[Value], *, longest: int = MAX_DOCUMENT) -> Value:
+    """Return the JSON value of a file as a ``kind``, a type that ``msgspec.convert`` knows.
 
     Raises ``DataError`` naming file and line if it cannot be read, is longer than ``longest`` bytes, or is not JSON;
     naming file and field if the value is not a ``kind``.

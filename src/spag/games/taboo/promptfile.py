@@ -41,7 +41,7 @@ LITERALS = {
 
 def load_prompts(path: str | Path) -> Prompts:
     """Read a prompt file. Raises ``DataError`` naming the file, the field and the fix."""
-    data = read_json(Path(path), longest=LONGEST_FILE)
+    data = read_json(Path(path), object, longest=LONGEST_FILE)
     kind = UpstreamPrompts if isinstance(data, dict) and "format" in data else PromptSet
     try:
         return kind.model_validate(data)
