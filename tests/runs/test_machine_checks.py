@@ -57,6 +57,15 @@ def test_each_process_that_plays_needs_gpus_of_its_own(monkeypatch: pytest.Monke
     check_machine(online("engine.tensor_parallel=2"))
 
 
+def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of a cluster may have one core of a machine of many."""
+    monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3})
+    with pytest.raises(ConfigError, match=r"^phases\.0\.processes=2: this machine has 1 CPU cores; lower it$"):
+        check_machine(online("reinforce.processes=2", "engine.backend=transformers"))
+
+
 @pytest.mark.parametrize(
     ("here", "there", "changes", "is_refused"),
     [

@@ -22,7 +22,7 @@ from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, reso
 from spag.models.roles import model_of_role, models_of
 from spag.runs.layout import mixed_model, planned_models
 from spag.storage.home import expanded
-from spag.storage.machine import is_loopback, memory_bytes, open_files
+from spag.storage.machine import is_loopback, memory_bytes, open_files, usable_cores
 
 SLOT_TOKENS = 128
 """Tokens that the transformers engine allocates for each concurrent utterance before the first is generated
@@ -123,7 +123,7 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
     from spag.learning.launch import gpu_count  # noqa: PLC0415 - imports torch
 
     engine, gpus = config.engine, gpu_count(config.model)
-    has, what = (gpus, "GPUs") if gpus else (os.cpu_count() or 1, "CPU cores")
+    has, what = (gpus, "GPUs") if gpus else (usable_cores(), "CPU cores")
     if not is_elsewhere(config):
         for number, phase in enumerate(config.phases):
             yield f"phases.{number}.processes", phase.settings.processes or 1, has, what
