@@ -164,7 +164,7 @@ def score_table(evaluations: Rows) -> Table:
     """The policy's score against each opponent in both roles, at the last evaluation."""
     rows = []
     for opponent, (_, last) in _ends(evaluations):
-        for pair in last.get("pair", ()):
+        for pair in last["pair"]:
             if score := pair["score"]:
                 rows.append((opponent, f"{pair['games']:,}", interval(score, 100), p_value(score["p_value"])))
     return Table("Online policy in both roles", ("policy against", "games", "score", "p"), tuple(rows))

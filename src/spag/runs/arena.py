@@ -14,7 +14,7 @@ from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import DataError
 from spag.core.progress import Reporter
 from spag.core.seeds import derive_seed
-from spag.core.types import Split, Task
+from spag.core.types import Split
 from spag.engines.players import Kind, identity_of, is_local, kind_of, members_of
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities
@@ -52,7 +52,8 @@ def play_arena(
     parts = [part for match in matches for part in _drawn(match, config.seed)]
     summary = play_matches(path, parts, setup, force=force, keep_others=keep_others)
     models = [model for model in entrants.values() if kind_of(model.name) is not Kind.BOT]
-    if copies := _count_copies(tasks) if models and not config.arena.sampling.temperature else 0:
+    copies = len(tasks) - len({json.dumps(task.data, sort_keys=True) for task in tasks})
+    if copies and models and not config.arena.sampling.temperature:
         what = f"{copies} of {len(tasks)} tasks are repeats, which models play alike at temperature 0"
         setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
     wanted = {spec.id for match in matches for spec in match.specs}
@@ -65,10 +66,6 @@ def play_arena(
     results |= _exact_results(folder / "results.json", scored_policies(entrants, setup.game), setup)
     write_json(folder / "results.json", results)
     return results
-
-
-def _count_copies(tasks: Sequence[Task]) -> int:
-    return len(tasks) - len({json.dumps(task.data, sort_keys=True) for task in tasks})
 
 
 def scored_policies(entrants: Mapping[str, ModelConfig], game: Game) -> Policies:

@@ -4,7 +4,7 @@ Settings are checked against the game, the files that they name, the models' con
 machine. Only configs of models are loaded or downloaded, and tokenizers of local ones loaded; nothing is converted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -13,7 +13,6 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import IterationSettings, OfflineSettings, TeacherSettings, UpdateSettings
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
-from spag.core.options import SamplingConfig
 from spag.core.types import Split
 from spag.engines.players import Kind, kind_of
 from spag.engines.vllm.setup import MAX_TEMPERATURE, Backend
@@ -196,7 +195,12 @@ def _check_online_workers(config: RunConfig) -> None:
 def _check_samplings(config: RunConfig) -> None:
     """Refuse sampling that vLLM would refuse at its first request, or that a playing endpoint lacks."""
     on_vllm = backend_here(config) is Backend.VLLM
-    for option, sampling, names in _samplings(config):
+    asked = {"arena": (config.arena.sampling, config.arena.entrants)}
+    for number, phase in enumerate(config.phases):
+        if not isinstance(settings := phase.settings, TeacherSettings):
+            asked[f"phases.{number}"] = settings.sampling, settings.met
+    for place, (sampling, names) in asked.items():  # names: the players besides the run's own
+        option = f"{place}.sampling"
         if on_vllm and sampling.temperature > MAX_TEMPERATURE:
             raise ConfigError(
                 f"{option}.temperature={sampling.temperature:g}: vLLM allows at most {MAX_TEMPERATURE:g}; lower it"
@@ -210,12 +214,3 @@ def _check_samplings(config: RunConfig) -> None:
         if given and (endpoint := next((name for name in names if kind_of(name) is Kind.ENDPOINT), None)):
             what = f"{given[0]}: {endpoint} plays with it, and its protocol does not have it"
             raise ConfigError(f"{what}; omit it")
-
-
-def _samplings(config: RunConfig) -> Iterator[tuple[str, SamplingConfig, Sequence[str]]]:
-    """Yield (option, sampling, players besides the run's own)."""
-    yield "arena.sampling", config.arena.sampling, config.arena.entrants
-    for number, phase in enumerate(config.phases):
-        settings, place = phase.settings, f"phases.{number}"
-        if not isinstance(settings, TeacherSettings):
-            yield f"{place}.sampling", settings.sampling, settings.met

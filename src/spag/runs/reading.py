@@ -25,6 +25,7 @@ from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_model
 from spag.runs.records import GameFile, Json, OnlinePhase, SelfPlay, StageProgress, online_files, read_metrics
 from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
+from spag.storage.jsonfile import convert
 from spag.storage.manifest import MANIFEST, Manifest
 
 _WAITING: Json = {"status": "waiting", "seconds": 0.0}
@@ -88,7 +89,7 @@ class RunFolder:
         manifest = Manifest.open(self.folder)
         standing, stages = manifest.standing(), dict[str, Json]()
         for name, entry in manifest.stages.items():
-            records.check_results(self.folder / MANIFEST, name, entry.get("results", {}))
+            convert(entry.get("results", {}), records.StageResults, f"{self.folder / MANIFEST}: {name}: results")
             stages[name] = _WAITING if manifest.is_done(name) and name not in standing else dict(entry)
         return stages
 

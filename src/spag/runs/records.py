@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from spag.evaluation.arena.paired import PairComparison
 from spag.evaluation.intervals import Rate
@@ -119,7 +119,7 @@ class OnlinePhase:
         return _read_collapse(self.folder / "warnings.jsonl")
 
 
-class _Results(TypedDict, total=False):
+class StageResults(TypedDict, total=False):
     """The results of a stage that report and web pages show."""
 
     steps: int
@@ -150,7 +150,7 @@ class _Evaluation(_Step):
     opponent: str
     roles: list[_OfRole]
     exact: dict[str, float]
-    pair: NotRequired[list[PairComparison]]
+    pair: list[PairComparison]
 
 
 class _Opponent(TypedDict):
@@ -168,11 +168,6 @@ class _Met(_Step):
 
 class _Signs(_Step):
     warnings: dict[str, str]
-
-
-def check_results(path: Path, stage: str, results: Json) -> None:
-    """Raise ``DataError`` naming file and field if results of a stage have unexpected types."""
-    convert(results, _Results, f"{path}: {stage}: results")
 
 
 def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:

@@ -45,7 +45,7 @@ def quiet_harness(*, trust_code: bool = False) -> Iterator[None]:
     sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
     sandbox.filters.update(lm_eval.utils.env.filters)
     replaced: list[tuple[Any, str, Any]] = [(lm_eval.utils, "env", sandbox)]
-    replaced += [(module, "tqdm", _no_bar) for module in (lm_eval.api.task, lm_eval.api.model)]
+    replaced += [(module, "tqdm", lambda rows, **_: rows) for module in (lm_eval.api.task, lm_eval.api.model)]
     huggingface = lm_eval.models.huggingface
     replaced.append((huggingface, "tqdm", partial(_bar, huggingface.tqdm)))
     if not trust_code:
@@ -62,10 +62,6 @@ def quiet_harness(*, trust_code: bool = False) -> Iterator[None]:
             stack.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, value)
         yield
-
-
-def _no_bar(rows: Any, **_: Any) -> Any:
-    return rows
 
 
 def _bar(bar: Callable[..., Any], *rows: Any, disable: bool = False, **options: Any) -> Any:
