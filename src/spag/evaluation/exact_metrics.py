@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MoveProbabilities:
-    """``policy``: decision -> move -> probability, of 1 over the legal moves; ``legal_mass``: their total, by decision.
+    """``policy``: decision -> move -> probability, normalised over the legal moves; ``legal_mass``: their total before.
 
     A move's probability is that of its bare text and the end of the reply: ``[bet]`` and nothing else.
     """

@@ -28,7 +28,7 @@ MOST_TIES = 0.8
 MOST_WINS_OF_ONE_ROLE = 0.95
 LEAST_DISTINCT_2 = 0.1
 MOST_IN_ARENA = 0.5
-"""Share of ties among the last player's games, or of repetitions among its utterances, that is named with its wins."""
+"""Above this share of ties among a player's games, or of repetitions among its utterances, they qualify its wins."""
 
 WINDOW = 4
 """Steps over which a metric is averaged: one step has few games, and a single odd step is not a collapse."""

@@ -15,7 +15,7 @@ Arena = Mapping[str, Any]
 
 
 def scored_how(*, thinking: bool) -> str:
-    """Return what follows "exact metrics": of players that think in play, the policy that does not is scored."""
+    """Return what follows "exact metrics": policies are scored without thinking, even if players think in play."""
     return ", with thinking disabled" if thinking else ""
 
 

@@ -1,7 +1,7 @@
 """The games worth reading. One pass over a file; only a few candidates are kept.
 
-Won games come first that have no utterance empty, repeated, copied or a refusal, and no warning from the game's own
-figures. Longer games precede shorter ones. Ties are broken by the games' ids, so the order of a file does not matter.
+Won games come first if no utterance is empty, repeated, copied or a refusal, and none of the game's own figures warns.
+Longer games precede shorter ones. Ties are broken by the games' ids, so the order of a file does not matter.
 """
 
 from collections.abc import Iterable, Mapping

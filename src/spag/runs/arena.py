@@ -118,7 +118,7 @@ def exact_metrics(policies: Policies, game: SolvedGame, reporter: Reporter) -> d
 
 
 def _drawn(match: Match, seed: int) -> list[Match]:
-    """Split a match by the members of its mixtures that its games draw, by the run's seed and the games' ids."""
+    """Split a match by which members of its mixtures play a game: drawn by the run's seed and the game's id."""
     members = {role: members_of(player.model) for role, player in match.players.items()}
     parts: dict[tuple[int, ...], list[GameSpec]] = defaultdict(list)
     for spec in match.specs:

@@ -153,7 +153,7 @@ def check_free(output: Path) -> None:
 
 def trained_models(config: RunConfig, folder: Path) -> dict[str, str]:
     """Return the checkpoints of finished trainings in the run ``folder``, by name, in order; none to be redone."""
-    standing = Manifest.open(folder).standing()
-    done = [model for model in planned_models(config) if f"{model.folder}/train" in standing]
+    valid = Manifest.open(folder).valid_stages()
+    done = [model for model in planned_models(config) if f"{model.folder}/train" in valid]
     places = {model.name: folder / model.folder / "checkpoint" for model in done}
     return {name: str(at) for name, at in places.items() if any((at / file).is_file() for file in MODEL_FILES)}

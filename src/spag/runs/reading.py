@@ -87,14 +87,14 @@ class RunFolder:
     def stages(self) -> Mapping[str, Json]:
         """The manifest's entry of each stage that has begun; done stages with a pending redo are waiting."""
         manifest = Manifest.open(self.folder)
-        standing, stages = manifest.standing(), dict[str, Json]()
+        valid, stages = manifest.valid_stages(), dict[str, Json]()
         for name, entry in manifest.stages.items():
             convert(entry.get("results", {}), records.StageResults, f"{self.folder / MANIFEST}: {name}: results")
-            stages[name] = _WAITING if manifest.is_done(name) and name not in standing else dict(entry)
+            stages[name] = _WAITING if manifest.is_done(name) and name not in valid else dict(entry)
         return stages
 
     def _waits(self, *stages: str) -> bool:
-        """Whether one of ``stages`` is to be redone; no if the manifest is damaged, which ``stages`` reports."""
+        """Whether one of ``stages`` is to be redone. ``False`` if the manifest is damaged, which ``stages`` reports."""
         with suppress(DataError):
             return any(self.stages.get(name, {}).get("status") == "waiting" for name in stages)
         return False

@@ -23,7 +23,7 @@ _STEP_FILE = re.compile(r"step-([0-9]+)([^/]*)[.]jsonl")
 
 @dataclass(frozen=True, slots=True)
 class CollapseWarning:
-    """A sign of collapse, in words, and the steps that show it; ``last`` is ``None`` while the latest step does."""
+    """A collapse warning, and the steps at which it held; ``last`` is ``None`` if it holds at the latest step."""
 
     says: str
     first: int
@@ -166,7 +166,7 @@ class _Met(_Step):
     opponents: list[_Opponent]
 
 
-class _Signs(_Step):
+class _Warnings(_Step):
     warnings: dict[str, str]
 
 
@@ -185,12 +185,12 @@ def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:
 def _read_collapse(path: Path) -> list[CollapseWarning]:
     ended: list[CollapseWarning] = []
     shown: dict[str, CollapseWarning] = {}
-    for row in _read_rows(path, _Signs):
-        step, signs = row["step"], row["warnings"]
-        ended += [replace(shown.pop(name), last=step - 1) for name in [name for name in shown if name not in signs]]
-        for name, says in signs.items():
+    for row in _read_rows(path, _Warnings):
+        step, warnings = row["step"], row["warnings"]
+        ended += [replace(shown.pop(name), last=step - 1) for name in [name for name in shown if name not in warnings]]
+        for name, says in warnings.items():
             shown.setdefault(name, CollapseWarning(says, step, None))
-    return sorted([*ended, *shown.values()], key=lambda sign: sign.first)
+    return sorted([*ended, *shown.values()], key=lambda warning: warning.first)
 
 
 def _read_rows(path: Path, kind: Any) -> list[Json]:

@@ -47,7 +47,7 @@ def limit_kernel_caches() -> None:
     """Let torch keep compiled matrix products of 64 shapes instead of 1,024, unless the environment says otherwise.
 
     On CPUs, oneDNN compiles a bfloat16 product for each number of rows and keeps it, about 0.8 MB each. Rows of text
-    differ in length, so nearly all of these are used once. To be called before the first product: the limits are read
+    differ in length, so nearly all of these are used once. Call this before the first product: the limits are read
     then. ``LRU_CACHE_CAPACITY`` is torch's, the other oneDNN's; both caches hold the same kernels.
     """
     for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):

@@ -196,7 +196,7 @@ class Manifest:
         """Return whether ``stage`` has been done, even if its results have changed since."""
         return stage in self.stages and self.stages[stage]["status"] == "done"
 
-    def standing(self) -> set[str]:
+    def valid_stages(self) -> set[str]:
         """Return the stages that are done and built on valid results: no redo is pending for them or earlier ones."""
         built_on = {name: self.stages[name].get("built_on", {}) for name in filter(self.is_done, self.stages)}
         found = {name: on for name, on in built_on.items() if self._built_on([*on]) == on}

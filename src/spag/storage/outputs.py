@@ -48,9 +48,9 @@ def record_files(files: Mapping[str, Path | str]) -> Outputs:
 
 
 def changed_files(files: Mapping[str, Path | str], known: Mapping[str, FileRecord]) -> list[str]:
-    """Return the names (``MODEL/FILE``) of files that came, went or changed since they were recorded.
+    """Return the names (``MODEL/FILE``) of files that appeared, disappeared or changed since they were recorded.
 
-    A model that was not recorded, or of which no file is there, as on another machine, has not changed.
+    A model that was not recorded, or has no files here, as on another machine, counts as unchanged.
     """
     models = set(map(_model_of, files)) & set(map(_model_of, known))
     names = sorted(name for name in {*files, *known} if _model_of(name) in models)

@@ -32,7 +32,7 @@ _UNFINISHED = ".spag-"
 _RANDOM = 8
 """Characters that ``tempfile`` adds to a name."""
 _NEW_S = 60
-"""A folder may be so old, in seconds, before its process has locked it."""
+"""A folder younger than this, in seconds, may not have been locked by its process yet."""
 _HEAD = 64
 """How many bytes at the beginning of a file show whether it contains rows."""
 _NOT_OURS = "{}: does not {} with a JSON Lines row, so nothing is added to it; choose another output"
@@ -149,7 +149,7 @@ def new_folder(folder: Path, what: str) -> Iterator[Path]:
 
 
 def sync_files(folder: Path) -> None:
-    """Sync all files in ``folder``, readable for all who may read it: safetensors makes them for their owner only."""
+    """Sync all files in ``folder``, and let all read them who may read it: safetensors lets only their owner."""
     readable = folder.stat().st_mode & 0o444
     for file in folder.rglob("*"):
         if file.is_file():
