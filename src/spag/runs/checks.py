@@ -41,9 +41,9 @@ def check_run(config: RunConfig, game: Game) -> None:
             _check_roles(config, phase)
             _check_mix(config, phase)
             _check_length(config, phase)
+            _check_opponents(phase.settings)
             _check_training(phase.settings, config)
     _check_adapters(config)
-    _check_opponents(config)
     if config.cluster.address is not None:
         require_ray(config.cluster.address)
         _check_online_workers(config)
@@ -152,12 +152,11 @@ def _check_adapters(config: RunConfig) -> None:
                 raise ConfigError(f"phases.{number}.lora.{option}={asked}: {what}")
 
 
-def _check_opponents(config: RunConfig) -> None:
+def _check_opponents(settings: UpdateSettings) -> None:
     """Raise ``ConfigError`` for a mixture among the opponents of a phase."""
-    for phase in config.phases:
-        for name in [] if isinstance(phase.settings, TeacherSettings) else phase.settings.met:
-            if kind_of(name) is Kind.MIXTURE:
-                raise ConfigError(f"{name}: a mixture can only play in an arena; name snapshot in opponents")
+    for name in getattr(settings, "met", ()):  # a teacher meets nobody
+        if kind_of(name) is Kind.MIXTURE:
+            raise ConfigError(f"{name}: a mixture can only play in an arena; name snapshot in opponents")
 
 
 def _check_roles(config: RunConfig, phase: PhaseConfig) -> None:

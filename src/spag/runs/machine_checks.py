@@ -145,19 +145,17 @@ def _playing_processes(config: RunConfig, gpus: int) -> Iterator[tuple[str, int,
     """As ``_counts``, for processes that train and each play with vLLM on several of ``gpus``."""
     from spag.learning.launch import process_count  # noqa: PLC0415 - imports torch
 
-    each = config.engine.gpus
-    online = {
-        at: phase.settings for at, phase in enumerate(config.phases) if isinstance(phase.settings, OnlineSettings)
-    }
-    if each == 1 or not gpus or not online or config.cluster.actors or backend_here(config) is not Backend.VLLM:
+    each, both = config.engine.gpus, "engine.tensor_parallel x engine.data_parallel"
+    if each == 1 or not gpus or config.cluster.actors or backend_here(config) is not Backend.VLLM:
         return
-    if config.cluster.address:
-        what = f"on Ray, each training process has one GPU and cannot run an engine on {each}"
-        raise ConfigError(f"engine.tensor_parallel x engine.data_parallel={each}: {what}; set cluster.online_workers")
-    for number, settings in online.items():
+    for number, phase in enumerate(config.phases):
+        if not isinstance(settings := phase.settings, OnlineSettings):
+            continue
+        if config.cluster.address:
+            what = f"on Ray, each training process has one GPU and cannot run an engine on {each}"
+            raise ConfigError(f"{both}={each}: {what}; set cluster.online_workers")
         here = int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or process_count(config.model, settings)
-        what = f"groups of {each} GPUs (engine.tensor_parallel x engine.data_parallel), one for each"
-        yield f"phases.{number}.processes", here, gpus // each, what
+        yield f"phases.{number}.processes", here, gpus // each, f"groups of {each} GPUs ({both}), one for each"
 
 
 def _check_endpoint() -> None:
