@@ -279,6 +279,12 @@ def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(
         assert (tmp_path / name).read_text() == str(os.getpid())
 
 
+def test_a_holder_that_ends_before_it_is_named_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spag.storage.disk.open_locked", lambda path: None)  # and removed at once
+    with pytest.raises(RunError, match=rf"^{tmp_path}: another process \(pid unknown\) is working in this run folder"):
+        lock_folder(tmp_path).__enter__()
+
+
 def test_a_lock_leaves_nothing(tmp_path: Path) -> None:
     with lock_folder(tmp_path):
         assert (tmp_path / ".lock").exists()

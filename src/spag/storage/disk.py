@@ -120,8 +120,10 @@ def _locked(path: Path, shown: Path, does: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
     with storage_errors(path):
         if (descriptor := open_locked(path)) is None:
-            holder = path.read_bytes()[:20].decode(errors="replace").strip() or "unknown"
-            raise RunError(f"{shown}: another process (pid {holder}) {does}")
+            holder = ""
+            with suppress(FileNotFoundError):  # its holder may have ended since
+                holder = path.read_bytes()[:20].decode(errors="replace").strip()
+            raise RunError(f"{shown}: another process (pid {holder or 'unknown'}) {does}")
         os.ftruncate(descriptor, 0)
         os.write(descriptor, str(os.getpid()).encode())
     try:
