@@ -17,6 +17,7 @@ from spag.config.schema import RunConfig
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError
 from spag.games.base import Game
+from spag.games.registry import get
 from spag.runs import reading
 from spag.runs.reading import RunFolder
 from spag.runs.records import GameFile
@@ -312,6 +313,17 @@ def test_the_name_of_a_file_need_not_be_utf8(tmp_path: Path) -> None:
     run = RunFolder(bot_games("kuhn_poker", tmp_path / os.fsdecode(b"bad\xff.jsonl")))
     index = index_all(GameIndex(run.sources, lambda: run.games))
     assert index.episode("bad?", 1) == next(iter(read_episodes(run.folder)))
+
+
+def test_games_that_join_the_settings_later_are_read_then(tmp_path: Path) -> None:
+    path, other = (bot_games(name, tmp_path / f"{name}.jsonl") for name in ("kuhn_poker", "tic_tac_toe"))
+    path.write_text(path.read_text() + other.read_text())
+    shown = {"kuhn_poker": get("kuhn_poker")}
+    index = index_all(GameIndex(lambda: [GameFile("games", path)], lambda: shown))
+    assert len(index.faults) == 1 and not index.holds("tic_tac_toe")
+    shown["tic_tac_toe"] = get("tic_tac_toe")
+    index_all(index)
+    assert not index.faults and find(index).total == len(path.read_text().splitlines())
 
 
 def test_the_game_is_that_of_the_settings_or_of_the_first_episode(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Episode files only grow, so the index follows them by byte offset: ``sync`` reads whole lines after the last known one
 and leaves a torn last line for later. A file that shrank, was replaced, or goes on after a game without a line break is
-read again from its start. The database is private and temporary: nothing is written into the run folder. A game is
+read again from its start, as is one with lines that could not be read when the games of the settings change. The
+database is private and temporary: nothing is written into the run folder. A game is
 identified by its source and line number.
 """
 
@@ -83,9 +84,12 @@ class _OtherGameError(DataError):
 
 @dataclass(slots=True)
 class _Follower:
-    """How far a file has been read, how to recognise its replacement, and the faults in its lines."""
+    """How far a file has been read, how to recognise its replacement, and the faults in its lines. ``kinds``: the games
+    that were shown when its first line was read.
+    """
 
     source: GameFile
+    kinds: frozenset[str]
     inode: int = 0
     head: bytes = b""
     offset: int = 0
@@ -180,12 +184,14 @@ class GameIndex:
         name, path = source.name, source.path
         try:
             with path.open("rb") as stream:
-                stat, follower = os.fstat(stream.fileno()), self._followers.get(name, _Follower(source))
+                new = _Follower(source, frozenset(self._games()))
+                stat, follower = os.fstat(stream.fileno()), self._followers.get(name, new)
                 grown = stat.st_size - follower.offset
                 is_same = stat.st_ino == follower.inode and (grown == 0 or (grown > 0 and not follower.is_open))
+                is_same = is_same and (follower.kinds == new.kinds or not follower.fault)
                 if name in self._followers and not (is_same and stream.read(len(follower.head)) == follower.head):
                     self._forget(name)
-                    follower = _Follower(source)
+                    follower = new
                 self._followers[name] = follower
                 stream.seek(follower.offset)
                 lines = list(islice(stream, BATCH))
