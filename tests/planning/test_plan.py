@@ -197,6 +197,17 @@ def test_offload_leaves_nothing_but_gathered_weights_on_the_gpu() -> None:
         LLAMA, training.model_copy(update={"offload": False}), 4096, 514, number=2, processes=4, on_gpu=True
     )
     assert kept.total - found.total == found.host
+    on_cpu = training_memory(LLAMA, training, 4096, 514, number=2, processes=4, on_gpu=False)
+    assert on_cpu.host == 0 and on_cpu.weights == kept.weights  # everything is there already
+
+
+@pytest.mark.slow
+def test_offload_needs_cpu_memory_for_all_processes() -> None:
+    for host, short in ((128, False), (96, True)):  # 16 bytes a parameter: 100.4 GiB
+        config = load_config("llama2-7b", ("imitation.parallel=fsdp", "imitation.offload=true"))
+        training = Planner(config, LLAMA, A100, 4, host=host * GIB).stages[0]
+        assert training.notes == ["CPU memory for offload: 100 GiB in all"]
+        assert training.problems == ["CPU memory for offload: 100 GiB in all, but only 96 available"] * short
 
 
 def test_replicas_hold_everything_and_buckets_of_gradients() -> None:

@@ -78,7 +78,7 @@ def training_hours(
     moved = 8.0 * trained * updates
     if settings.parallel != "replicas":
         moved = max(rounds, updates) * (4.0 * shape.parameters + 4.0 * trained)
-        if settings.offload:
+        if settings.offload and not device.is_cpu:
             seconds += moved / processes / (PCIE * assumed.bandwidth)
             seconds += updates * 28.0 * trained / ceil(processes / _MACHINE) / (HOST * assumed.bandwidth)
     return (seconds + moved * (processes - 1) / processes / (link * assumed.bandwidth)) / 3600

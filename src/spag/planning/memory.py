@@ -116,7 +116,7 @@ def _held(
         moments = _8_BIT_MOMENTS if settings.optimizer == "adamw_8bit" else 8.0
         gradients = 4.0 if processes == 1 else 8.0
         return Memory(weights=weights, gradients=gradients * trained, optimizer=moments * trained)
-    if settings.offload:
+    if settings.offload and on_gpu:
         return Memory(host=(weights + 12.0 * trained) / processes)
     return Memory(weights=weights / processes, gradients=4.0 * trained / processes, optimizer=8.0 * trained / processes)
 

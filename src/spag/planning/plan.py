@@ -245,7 +245,10 @@ class Planner:
             stage.refusals.append(f"processes={processes}, but only {counted(self.devices, 'GPU')}")
         stage.refusals.extend(settings.refusals(self.config.model.dtype))
         if memory.host:
-            stage.notes.append(f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all")
+            offloaded = f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all"
+            stage.notes.append(offloaded)
+            if memory.host * processes > self.host:
+                stage.refusals.append(f"{offloaded}, but only {self.host / GIB:,.0f} available")
         return stage.taking(memory, self.device.memory * USABLE if on_gpu else self.device.memory / processes)
 
     def _play(
