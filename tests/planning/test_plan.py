@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import string
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -17,7 +18,7 @@ from spag.algorithms.spag import Spag, SpagSettings
 from spag.cli import main
 from spag.config.files import load_config
 from spag.config.schema import EngineConfig, PhaseConfig, RunConfig
-from spag.core.episodes import Episode
+from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.core.types import Split
@@ -483,6 +484,24 @@ def test_games_of_bots_are_counted_on_a_few_hundred_of_them(monkeypatch: pytest.
         assert total / 10**9 == pytest.approx(one / 300, rel=0.1)
     both = work(["bot:random", "bot:equilibrium"], 10**6)
     assert len(played) == samples.COUNTED and both.games == 10**6  # half of each
+
+
+def test_the_samples_of_a_game_share_an_update_if_they_share_prefixes(tmp_path: Path) -> None:
+    path, said = tmp_path / "samples.jsonl", "I say seven words in every turn"
+    texts = [(game, f"{game} game", turn) for game in string.ascii_letters for turn in range(4)]
+    write_rows(path, [
+        TrainingSample(prompt=f"{text}{f' {said}' * turn}", completion=f" {said}", episode_id=game)
+        for game, text, turn in texts
+    ])  # fmt: skip
+
+    def fed(template: str) -> float:
+        batch = {"global_batch_size": 4, "micro_batch_size": 4, "max_steps": 13}
+        settings = {"algorithm": "imitation", "episodes": [str(path)], "template": template, **batch}
+        phase = PhaseConfig.model_validate(settings)
+        return teacher_work(phase, phase.settings, get("nim")).fed
+
+    assert fed("play") == pytest.approx(13 * (2 + 4 * 7))  # each update is a game, whose last text holds the others
+    assert fed("random") > 1.5 * fed("play")
 
 
 @pytest.mark.slow

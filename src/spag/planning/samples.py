@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import cycle, islice, pairwise
+from itertools import chain, cycle, groupby, islice, pairwise
 from math import ceil
 from statistics import fmean
 from typing import Any
@@ -127,13 +127,17 @@ def _credited(phase: PhaseConfig, games: Sequence[Episode], game: Game) -> list[
 def _offline(
     settings: OfflineSettings, samples: Sequence[TrainingSample], unique: int, games: int, thought: float = 0.0
 ) -> Work:
-    """Return the work of all updates on ``unique`` samples like ``samples`` and on the SFT mix."""
+    """Return the work of all updates on ``unique`` samples like ``samples`` and on the SFT mix. As in training, the
+    samples of a game are in one update if they share prefixes.
+    """
     sft = read_sft(settings.sft_data, settings.sft_samples, 0) if settings.sft_data else []
     total = max(unique + len(sft), 1)
     mixed = [*samples, *sft[: len(sft) * len(samples) // unique if unique else None]]
     mixed = mixed or [TrainingSample(prompt=" ", completion="")]
-    size = min(settings.global_batch_size, len(mixed))
-    updates = [random.Random(seed).sample(mixed, size) for seed in range(_DRAWS)]
+    size, is_alone = min(settings.global_batch_size, len(mixed)), settings.template == "random"
+    units = [[*unit] for _, unit in groupby(mixed, lambda one: (not is_alone and one.episode_id) or id(one))]
+    drawn = (random.Random(seed).sample(units, min(size, len(units))) for seed in range(_DRAWS))
+    updates = [[*islice(chain.from_iterable(one), size)] for one in drawn]
     count = settings.max_steps * settings.global_batch_size if settings.max_steps else total * settings.epochs
     work = packed_work(updates, settings.micro_batch_size, settings.max_length, thought) * (count / size / _DRAWS)
     return replace(work, count=count, games=games, passes=count / total)
