@@ -131,8 +131,7 @@ def tried(planner: Planner) -> list[tuple[int, int]]:
     def fits(config: RunConfig, gpus: int) -> None:
         found.append((config.phases[-1].settings.processes, gpus))
 
-    settings, splits = planner.phases["reinforce"].settings, planner.on_vllm
-    advice(planner.config, planner.devices, settings, "reinforce", fits, on_gpu=True, splits=splits)
+    advice(planner, "reinforce", fits)
     return found
 
 
@@ -155,6 +154,4 @@ def test_what_an_algorithm_refuses_is_not_advised() -> None:
     def refused(config: RunConfig, gpus: int) -> float:
         raise ConfigError("these are no whole groups")
 
-    planner = plan((LLAMA,), 1, A10G)
-    settings = planner.phases["reinforce"].settings
-    assert advice(planner.config, 1, settings, "reinforce", refused, on_gpu=True, splits=True) == []
+    assert advice(plan((LLAMA,), 1, A10G), "reinforce", refused) == []

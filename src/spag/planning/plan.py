@@ -8,7 +8,6 @@ from math import ceil, inf
 from spag.algorithms import get
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import SELF, IterationSettings
-from spag.config.files import phase_option
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
 from spag.core.visible import counted
@@ -61,6 +60,11 @@ class Planner:
         """Whether vLLM plays."""
         return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
 
+    @property
+    def splits(self) -> bool:
+        """Whether engines can split a model over several GPUs: those of vLLM."""
+        return self.on_vllm and self.on_gpu
+
     @cached_property
     def phases(self) -> dict[str, PhaseConfig]:
         """The phases by the names of their stages."""
@@ -94,10 +98,7 @@ class Planner:
             return None if any(one.problems for one in then) else then[short[0]].memory.total
 
         if short:
-            settings = self.phases[label].settings if label else None
-            place = phase_option(self.config, [*self.phases].index(label)) if label else ""
-            options = {"on_gpu": self.on_gpu, "splits": self.on_vllm and self.on_gpu}
-            stages[short[0]].advice.extend(advice(self.config, self.devices, settings, place, fits, **options))
+            stages[short[0]].advice.extend(advice(self, label, fits))
         return stages
 
     def _trained(self, label: str, times: int, work: Work) -> Stages:
@@ -160,7 +161,7 @@ class Planner:
         if actors:
             sharing = Sharing(len(engines), (engine.memory or GPU_MEMORY) / len(engines))
             return [replace(play, sharing=sharing) if self.on_vllm else play, training]
-        if self.on_vllm and self.on_gpu:
+        if self.splits:
             return self._shared(play, training, playing, online, play_work)
         weights = 0.0 if online.lora else 4.0 * self.shape.parameters
         waiting = weights * online.overlap * (online.overlap > 1 and not self.on_gpu)  # for steps played ahead
@@ -258,7 +259,7 @@ class Planner:
         use the GPUs that they find; ``at_once``: the games of each in a step, which are fewer than it may play.
         """
         engine, cluster, device, count = self.config.engine, self.config.cluster, self.device, self.devices
-        alone = self.on_vllm and self.on_gpu and not cluster.address and engines < 2
+        alone = self.splits and not cluster.address and engines < 2
         copies = engine.data_parallel or (max(count // engine.tensor_parallel, 1) if alone else 1)
         each = engine.tensor_parallel * copies
         workers = engines or ((cluster.workers or max(count // each, 1)) if cluster.address else 1)
