@@ -45,7 +45,7 @@ def sharing(gpu: float = GPU, **changes: float) -> Sharing:
 def shared(**changes: float) -> tuple[int, int] | None:
     """Return how many GiB each engine gets, and the level of sleep; ``None`` if they do not fit."""
     found = sharing(**changes)
-    return (round(found.each * 100), found.sleep) if found.fits else None
+    return (round(found.each * 100), found.sleep) if not found.shortage else None
 
 
 def test_engines_get_what_training_leaves() -> None:
@@ -75,7 +75,7 @@ def test_a_share_that_is_set_is_kept_or_refused() -> None:
 def test_what_training_leaves_fits_to_the_last_bit() -> None:
     """0.92 of 24 GiB, less 4.6, plus 4.6 is more than before in floating point."""
     found = sharing(24 * GIB, least=1, roomy=1, resident=1, training=4.6, sleep=1)
-    assert found.fits and (found.sleep, found.each) == (0, 0.728)
+    assert not found.shortage and (found.sleep, found.each) == (0, 0.728)
 
 
 def test_each_player_with_weights_of_its_own_is_an_engine() -> None:
@@ -338,7 +338,7 @@ def test_copies_take_turns_only_where_the_trainer_rests(overlap: int) -> None:
     plan = planner("taboo-qwen3-1.7b", 44, ALL, f"reinforce.overlap={overlap}")
     play, _ = online(plan)
     if overlap:  # its weights change while they play
-        assert play.sharing and not play.sharing.fits and play.sharing.engines == 3
+        assert play.sharing and play.sharing.shortage and play.sharing.engines == 3
     else:
         engine = engines_of(plan)["reinforce"]
         assert (engine.in_turn, engine.memory, engine.sleep) == (True, play.sharing and play.sharing.each, 1)

@@ -67,7 +67,7 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
         facts["cluster"] = _NOT_HERE
     for plan in planner.stages:
         taken = facts[f"memory of {plan.name}"] = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
-        if plan.sharing and plan.sharing.fits:
+        if plan.sharing and not plan.sharing.shortage:
             facts[f"engines of {plan.name.removesuffix(' play')}"] = plan.sharing.describe()
         if not is_elsewhere(config):
             found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)

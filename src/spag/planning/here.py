@@ -87,7 +87,7 @@ def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
     for play in planner.stages:
         if (share := play.sharing) is None:
             continue
-        if not share.fits and engine.memory is None:
+        if share.shortage and engine.memory is None:
             fixes = "; ".join(one for one in play.advice if "--gpus" not in one)
             remedy = f"{fixes or 'use a larger GPU'} (engine.memory=SHARE tries it all the same)"
             raise ConfigError(f"{play.name}: {play.shortage}; {remedy}")

@@ -189,20 +189,13 @@ class Planner:
         )  # fmt: skip
         sharing = shared(engines)
         # copies of the policy may take turns in one engine if the trainer's weights are whole and constant in play
-        if not sharing.fits and fewest < engines and not online.overlap and online.parallel == "replicas":
+        if sharing.shortage and fewest < engines and not online.overlap and online.parallel == "replicas":
             turns = shared(fewest)
-            sharing = replace(turns, in_turn=True) if turns.fits else sharing
+            sharing = sharing if turns.shortage else replace(turns, in_turn=True)
         awake = gpu * sharing.each * sharing.engines
         play = replace(play, sharing=sharing).taking(playing + Memory(engines=awake), training.room)
-        if sharing.fits:
+        if not sharing.shortage:
             play.notes.append(sharing.describe())
-        else:
-            shortage = (
-                f"trainer and vLLM do not fit together: while playing {playing.total / GIB:.1f} GiB and {engines} x "
-                f"{least.total / GIB:.1f} GiB at least, while training {training.memory.total / GIB:.1f} GiB, of "
-                f"{training.room / GIB:.1f} GiB"
-            )
-            play = replace(play, shortage=shortage)
         beside = sharing.engines * ASLEEP if sharing.sleep else awake
         return [play, training.taking(training.memory + Memory(engines=beside), training.room)]
 

@@ -25,14 +25,15 @@ _HOST = 0.5
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """Each of ``engines`` gets the share ``each`` of the GPU; vLLM sleeps at level ``sleep`` during training; 0: never.
-    ``in_turn``: the policy's copies take turns in one engine. ``fits``: whether trainer and engines fit together.
+    ``in_turn``: the policy's copies take turns in one engine. ``shortage``: why trainer and engines do not fit
+    together; empty if they do.
     """
 
     engines: int
     each: float
     sleep: int = 0
     in_turn: bool = False
-    fits: bool = True
+    shortage: str = ""
 
     def describe(self) -> str:
         """Return the shares in words."""
@@ -60,7 +61,11 @@ def share_out(
         trains = not level or training + engines * ASLEEP <= usable
         if trains and engines * need <= given <= free:
             return Sharing(engines, int(1000 * given / gpu / engines) / 1000, level)
-    return Sharing(engines, (share or engines * least / gpu) / engines, fits=False)
+    shortage = (
+        f"trainer and vLLM do not fit together: while playing {resident / GIB:.1f} GiB and {engines} x "
+        f"{least / GIB:.1f} GiB at least, while training {training / GIB:.1f} GiB, of {usable / GIB:.1f} GiB"
+    )
+    return Sharing(engines, (share or engines * least / gpu) / engines, shortage=shortage)
 
 
 def engine_players(online: OnlineSettings, *, together: bool = False) -> list[str]:

@@ -44,6 +44,8 @@ class StagePlan:
     def taking(self, memory: Memory, room: float) -> "StagePlan":
         """Return the stage with ``memory`` of ``room`` bytes."""
         shortage = "it needs more memory than there is" if memory.total > room else ""
+        if self.sharing:
+            shortage = self.sharing.shortage or shortage
         return replace(self, memory=memory, room=room, shortage=shortage)
 
 
