@@ -134,9 +134,9 @@ def test_gpus_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_disks_that_are_one_are_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_free_bytes", lambda path: 50 * GIB)
+    monkeypatch.setattr(doctor, "free_bytes", lambda path: 50 * GIB)
     assert found(monkeypatch, "disk").detail == "50 GiB free for runs/, models, converted models"
-    monkeypatch.setattr(doctor, "_free_bytes", lambda path: GIB if path.name == "runs" else 50 * GIB)
+    monkeypatch.setattr(doctor, "free_bytes", lambda path: GIB if path.name == "runs" else 50 * GIB)
     assert [one.status for one in examine() if one.name == "disk"] == [Status.LIMITED, Status.HAS]
 
 

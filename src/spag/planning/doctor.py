@@ -9,7 +9,6 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +23,7 @@ from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHT
 from spag.planning.here import plan_here
 from spag.planning.samples import NoExamplesError
 from spag.planning.specs import GIB, torch_gpus
-from spag.storage.machine import memory_bytes, usable_cores
+from spag.storage.machine import free_bytes, memory_bytes, usable_cores
 
 OPTIONAL = {
     EMBEDDED_PACKAGE: (
@@ -95,21 +94,13 @@ def _disks() -> Iterator[Finding]:
     kept = {"runs/": Path("runs"), "models": Path(constants.HF_HUB_CACHE), "converted models": cache_folder()}
     found: dict[int, list[str]] = {}
     for purpose, path in kept.items():
-        found.setdefault(_free_bytes(path.absolute()), []).append(purpose)
+        found.setdefault(free_bytes(path), []).append(purpose)
     for free, purposes in found.items():
         status = Status.LIMITED if free < LOW_DISK else Status.HAS
         yield Finding("disk", status, f"{free / GIB:.0f} GiB free for {', '.join(purposes)}")
     if _SHARED.is_dir() and (size := shutil.disk_usage(_SHARED).total) < LOW_SHARED:
         detail = f"/dev/shm has {size / GIB:.2f} GiB; several GPUs and Ray exchange data there"
         yield Finding("shared memory", Status.LIMITED, detail, "docker run --shm-size=8g ...")
-
-
-def _free_bytes(path: Path) -> int:
-    """Return the free bytes on the disk of ``path``, which need not exist."""
-    for place in (path, *path.parents):
-        with suppress(OSError):  # not there, or out of reach
-            return shutil.disk_usage(place).free
-    return 0
 
 
 def _gpus_and_engines() -> Iterator[Finding]:

@@ -4,7 +4,6 @@ A run has no estimates if its model's shape is not known (``specs.py``), or if t
 nothing can stand in for the play of a game (``samples.py``): it shows its stages alone.
 """
 
-import shutil
 from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from spag.runs.execute import mix_warnings, preview_run
 from spag.runs.layout import planned_models
 from spag.runs.machine_checks import is_elsewhere
 from spag.runs.teachers import few_games
+from spag.storage.machine import free_bytes
 
 _NOT_HERE = "not asked: memory below is that of this machine; spag plan --gpu KIND --gpus N plans for the nodes"
 
@@ -72,9 +72,8 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
         if not is_elsewhere(config):
             found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
     needed = disk_bytes(config, planner.shape, [name for name, state in states.items() if state != "done before"])
-    place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    free = shutil.disk_usage(place).free
-    facts["disk"] = f"{needed / GIB:.1f} GiB for models and checkpoints, {free / GIB:.1f} free in {place}"
+    free = free_bytes(folder)
+    facts["disk"] = f"{needed / GIB:.1f} GiB for models and checkpoints, {free / GIB:.1f} free"
     if needed > free:
         found.doubts.append(f"{folder}: {facts['disk']}; free space, or choose another --output")
     facts.update(run_notes(config))

@@ -5,10 +5,12 @@ import gc
 import ipaddress
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,6 +23,14 @@ def memory_bytes() -> int:
     """Return the memory in bytes, as limited by the system or a container."""
     texts = [path.read_text(encoding="ascii", errors="replace").strip() for path in _MEMORY_LIMITS if path.is_file()]
     return min([psutil.virtual_memory().total, *(int(text) for text in texts if text.isdigit())])
+
+
+def free_bytes(path: Path) -> int:
+    """Return the free bytes on the disk of ``path``, which need not exist."""
+    for place in (path.absolute(), *path.absolute().parents):
+        with suppress(OSError):  # not there, or out of reach
+            return shutil.disk_usage(place).free
+    return 0
 
 
 def free_objects() -> None:
