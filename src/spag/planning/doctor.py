@@ -174,11 +174,5 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
             lacks_memory = most.memory.total > most.room
             says = f"does not fit: {detail}" if lacks_memory else f"cannot run: {most.problems[0]} ({most.name})"
             yield Finding(name, Status.MISSING, says, f"spag plan {name} --gpu A100-80 --gpus 8")
-            continue
-        saving = [at for at, phase in enumerate(config.phases) if phase.settings.gradient_checkpointing]
-        faster = [f"phases.{at}.gradient_checkpointing=false" for at in saving]
-        if faster and not any(stage.problems for stage in plan_here(load_config(name, faster)).stages):
-            more = "; also without gradient checkpointing, which trains faster"
-            yield Finding(name, Status.WORKS, f"fits: {detail}{more}", " ".join(f"--set {one}" for one in faster))
         else:
             yield Finding(name, Status.WORKS, f"fits: {detail}")
