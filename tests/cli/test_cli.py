@@ -553,9 +553,10 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         ),
         (("run", "", "--dry-run"), "'': no such config file, and no preset of that name"),
         (("config",), "config [OPTIONS] COMMAND [ARGS]...\n\n  Show a config with every option"),
-        (("eval", "m", "--temperature", "nan", "--output", "x"), "nan is not a finite number"),
-        (("eval", "m", "--temperature", "inf", "--output", "x"), "inf is not a finite number"),
-        (("eval", "m", "--temperature", "-1", "--output", "x"), "-1.0 is not in the range x>=0"),
+        (("eval", "m", "--temperature", "nan", "--output", "x"), "should be a finite number, got nan"),
+        (("eval", "m", "--temperature", "inf", "--output", "x"), "should be a finite number, got inf"),
+        (("eval", "m", "--temperature", "-1", "--output", "x"), "should be greater than or equal to 0, got -1.0"),
+        (("eval", "m", "--temperature", "1e-6", "--output", "x"), "should be 0 (greedy) or from 0.01 to 100"),
         (("arena", "one", "--no-constant", "--output", "x"), "give at least two models of different names"),
         (
             ("arena", "bot:random", "bot:constant", "--game", "guess_my_city", "--output", "x"),

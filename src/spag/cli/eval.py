@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spag.cli.options import (
-    AMOUNT,
     ANY_PATH,
     config_options,
     entrants,
@@ -27,6 +26,18 @@ if TYPE_CHECKING:
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 COUNT = click.IntRange(min=1)
+
+
+def _temperature(_: click.Context, __: click.Parameter, value: float) -> float:
+    """Check a temperature as in a config."""
+    from pydantic import ValidationError
+
+    from spag.core.options import SamplingConfig, fault_of
+
+    try:
+        return SamplingConfig(temperature=value).temperature
+    except ValidationError as error:
+        raise click.BadParameter(fault_of(error.errors()[0])) from error
 
 
 @click.command("eval")
@@ -51,7 +62,7 @@ COUNT = click.IntRange(min=1)
 )
 @click.option("--max-new-tokens", type=COUNT, help="Token limit of generated answers. [default: the task's]")
 @click.option("--samples", type=COUNT, default=1, help="Answers drawn per item; the score is their mean.")
-@click.option("--temperature", type=AMOUNT, default=0.0, help="Sampling temperature; 0 is greedy.")
+@click.option("--temperature", default=0.0, callback=_temperature, help="Sampling temperature; 0 is greedy.")
 @click.option("--chat", is_flag=True, help="Use the model's chat template; thoughts are not part of the answer.")
 @click.option("--batch-size", type=COUNT, default=16, help="Requests per batch.")
 @click.option(

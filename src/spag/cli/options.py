@@ -6,7 +6,6 @@ One rule (docs/cli.md): a config is the argument ``CONFIG`` if it is the main on
 """
 
 import json
-import math
 import os
 import shutil
 import textwrap
@@ -51,19 +50,6 @@ class _Output(click.Path):
         with storage_errors(Path(value)), suppress(FileNotFoundError, NotADirectoryError):
             Path(value).stat()  # names that are too long, circular links
         return super().convert(value, param, ctx)
-
-
-class Amount(click.FloatRange):
-    """A finite number of at least 0: click's ranges let NaN pass."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return number
-
-
-AMOUNT = Amount(min=0)
 
 
 def _spooled(pipe: Path, ctx: click.Context) -> Path:

@@ -162,9 +162,8 @@ def _endpoint() -> Finding:
 def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
     """Yield for each preset or YAML file whether this machine has enough memory for it. Raises ``ConfigError``."""
     for name in names:
-        config = load_config(name)
         try:
-            stages = plan_here(config).stages
+            stages = plan_here(load_config(name)).stages
         except (ModelError, NoExamplesError) as error:
             yield Finding(name, Status.LIMITED, f"no plan: {error}")
             continue
