@@ -20,7 +20,6 @@ from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
-    from spag.planning.estimate import RunEstimate
 
 _INSTALL = "pip install '.[report]'"
 MOST_DOUBTS = 3
@@ -73,31 +72,26 @@ def _preview(config: "RunConfig", folder: Path, force: bool, as_json: bool) -> N
     """Print what a run would do. Exit status 3: it does not fit here."""
     from dataclasses import asdict
 
+    from spag.cli.tables import print_table
     from spag.planning.estimate import estimate_run
+    from spag.report.cells import Table
+    from spag.runs.layout import describe_phases
 
     estimate = estimate_run(config, folder, open_reporter(), force=force)
     if as_json:
         print_json({**asdict(estimate), "fits": not estimate.doubts})
     else:
-        _print_preview(config, folder, estimate)
+        for line in describe_phases(config):
+            click.echo(visible_text(line))
+        rows = tuple((stage.name, stage.state, stage.work) for stage in estimate.stages)
+        print_table(Table("", ("stage", "now", "work"), rows, texts=3))
+        for about, line in estimate.facts.items():
+            click.echo(f"  {about}: {visible_text(line)}")
+        click.echo(f"  dry run: nothing was written; spag run would write to {visible_text(str(folder))}")
+        for doubt in estimate.doubts[:MOST_DOUBTS]:
+            click.echo(f"error: {visible_text(doubt)}", err=True)
     if estimate.doubts:
         raise SystemExit(3)
-
-
-def _print_preview(config: "RunConfig", folder: Path, estimate: "RunEstimate") -> None:
-    from spag.cli.tables import print_table
-    from spag.report.cells import Table
-    from spag.runs.layout import describe_phases
-
-    for line in describe_phases(config):
-        click.echo(visible_text(line))
-    rows = tuple((stage.name, stage.state, stage.work) for stage in estimate.stages)
-    print_table(Table("", ("stage", "now", "work"), rows, texts=3))
-    for about, line in estimate.facts.items():
-        click.echo(f"  {about}: {visible_text(line)}")
-    click.echo(f"  dry run: nothing was written; spag run would write to {visible_text(str(folder))}")
-    for doubt in estimate.doubts[:MOST_DOUBTS]:
-        click.echo(f"error: {visible_text(doubt)}", err=True)
 
 
 def _report(folder: Path) -> Path | str:
