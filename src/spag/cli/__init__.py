@@ -45,8 +45,8 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def _stops_stay_stops() -> Iterator[None]:
-    """Raise an interrupt again that a library's bare ``except`` in the block turned into its own error."""
+def _unmask_interrupts() -> Iterator[None]:
+    """Raise the interrupt itself if a library's bare ``except`` in the block turned it into its own error."""
     try:
         yield
     except Exception as error:
@@ -102,7 +102,7 @@ class SpagGroup(click.Group):
         _silence_libraries()
         _write_every_character()
         try:
-            with _terminable(), _stops_stay_stops():
+            with _terminable(), _unmask_interrupts():
                 return super().invoke(ctx)
         except SpagError as error:
             _end(ctx, visible_text(str(error)))

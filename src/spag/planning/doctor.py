@@ -110,7 +110,7 @@ def _gpus_and_engines() -> Iterator[Finding]:
 
     gpus, cuda = torch_gpus(), torch.version.cuda or torch.version.hip
     for at, gpu in enumerate(gpus):
-        detail = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, torch for CUDA {cuda}, whose attention is used"
+        detail = f"{gpu.name}, {gpu.total_memory / GIB:.0f} GiB, torch for CUDA {cuda}"
         if torch.cuda.is_bf16_supported(including_emulation=False):
             yield Finding(f"GPU {at}", Status.HAS, detail)
         else:

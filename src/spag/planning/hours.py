@@ -4,7 +4,7 @@ links.
 A linear map of N parameters takes 2N operations per token forward and 4N backward (2N if its weights are frozen);
 gradient checkpointing repeats the forward pass, and the reference log-probabilities cost one more. Attention adds 2 x
 length x query size per layer and token forward (causal: half of the length is seen), with the same multiples. Nothing
-is assumed to overlap: the paper's setting then comes close to the only published time for it.
+is assumed to overlap.
 """
 
 from collections.abc import Sequence

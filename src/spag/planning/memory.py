@@ -69,7 +69,7 @@ def training_memory(
     """Return the memory of an update on one of ``processes``, with ``fed`` tokens in a micro-batch, ``trained`` of them
     trained, computing with numbers of ``number`` bytes. ``adapters``: how many are trained, if any.
 
-    An update of a single micro-batch takes less: its gradients are made while its activations go.
+    An update of a single micro-batch takes less: its activations are freed while its gradients are computed.
     """
     layer = _layer(shape, settings, number)
     # with checkpointing each layer's input, and one layer whole; the last norm, its input, a layer's gradients
