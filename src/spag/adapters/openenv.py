@@ -34,7 +34,7 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from spag.adapters.opponent import Opponent
-from spag.adapters.turns import after, prompt_of
+from spag.adapters.turns import after
 from spag.core.errors import ConfigError, DataError, EngineError, SpagError, first_line
 from spag.core.seeds import derive_seed
 from spag.core.types import Split, Task
@@ -145,7 +145,8 @@ class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
     def _observation(self, position: Position) -> GameObservation:
         role, result = self._role, position.result
         if result is None:
-            return GameObservation(role=role, prompt=prompt_of(self._game, position, role), reward=0.0)
+            prompt = self._game.prompt(self._game.observe(position, role))
+            return GameObservation(role=role, prompt=prompt, reward=0.0)
         reward, outcome, reason = result.rewards[role], result.outcome, result.reason
         return GameObservation(role=role, done=True, reward=reward, outcome=outcome, reason=reason)
 

@@ -21,16 +21,14 @@ from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game
 from spag.rollout.runner import next_request, utterance_of
 
-BESIDE_TRAINING = EngineConfig(backend="transformers")
-"""vLLM would reserve most of a GPU's memory."""
 
-
-def engine_of(name: str, game: Game, engine: EngineConfig = BESIDE_TRAINING) -> Callable[[], Engine]:
+def engine_of(name: str, game: Game) -> Callable[[], Engine]:
     """Return a function that opens the player ``name``, on the GPU of this training process. Raises ``ConfigError`` for
     an unknown bot.
     """
     if kind_of(name) is Kind.BOT:
         bot_of(game, name)  # refuses an unknown bot now, not in the thread that opens it
+    engine = EngineConfig(backend="transformers")  # vLLM would reserve most of the GPU's memory
     return lambda: open_player(ModelConfig(name=name, device=_own_device()), game, engine)
 
 

@@ -12,7 +12,7 @@ from gymnasium.spaces import Text
 from pettingzoo import AECEnv
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
-from spag.adapters.turns import after, begin, prompt_of
+from spag.adapters.turns import after, begin
 from spag.core.types import Split, State
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
@@ -73,7 +73,7 @@ class SpagAEC(AECEnv[str, str, str]):
         self.agent_selection = self.game.to_move(self._position) or self.agents[0]
 
     def observe(self, agent: str) -> Observed:
-        return Observed(prompt_of(self.game, self._position, agent))
+        return Observed(self.game.prompt(self.game.observe(self._position, agent)))
 
     def step(self, action: str | None) -> None:
         if self.terminations[self.agent_selection]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from spag.adapters.opponent import Opponent
-from spag.adapters.turns import after, new_lines, prompt_of
+from spag.adapters.turns import after, new_lines
 from spag.core.errors import ConfigError
 from spag.core.types import Split, State, Task
 from spag.engines.base import text_before_stop
@@ -143,7 +143,7 @@ class GameRollout:
         Processes generate together, ``most`` replies each: TRL deals out a server's replies by equal numbers.
         """
         tokenizer, stops = trainer.processing_class, self.game.stop_strings()
-        prompts = [prompt_of(self.game, states[one.game], one.role) for one in due]
+        prompts = [self.game.prompt(self.game.observe(states[one.game], one.role)) for one in due]
         contexts = [
             one.extend_context(tokenizer, prompt, self.style, thinking=self.thinking)
             for one, prompt in zip(due, prompts, strict=True)

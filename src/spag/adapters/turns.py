@@ -1,4 +1,4 @@
-"""Shared steps of all adapters: begin a game, show a role its prompt or what is new in it, and apply its text.
+"""Shared steps of all adapters: begin a game, show a role what is new in its prompt, and apply its text.
 
 A prompt is made from ``Game.observe`` alone, so an adapter that shows nothing else keeps every secret of the game.
 Other trainers pass replies as sampled, including private reasoning: only the spoken part is applied.
@@ -19,11 +19,6 @@ def begin(game: Game, tasks: Sequence[Task], seed: int | None) -> State:
     """Start a game on the task drawn by ``seed``, or on a random one if ``None``."""
     rng = random.Random(seed)
     return game.start(rng.choice(tasks), rng.getrandbits(32))
-
-
-def prompt_of(game: Game, state: State, role: str) -> str:
-    """Return the prompt of ``role``; if it is not its turn, the prompt it would get now."""
-    return game.prompt(game.observe(state, role))
 
 
 def new_lines(before: str, now: str) -> str:

@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 from pydantic import Field, create_model
 from verifiers.v1.dialects.chat import message_to_wire
 
-from spag.adapters.turns import after, new_lines, prompt_of
+from spag.adapters.turns import after, new_lines
 from spag.core.errors import EngineError, first_line
 from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split
@@ -114,7 +114,7 @@ class GameEnv(vf.Env[GameEnvConfig]):
                 if role not in interactions:
                     blank = vf.Task(vf.TaskData(idx=data.idx, name=data.name, system_prompt=data.system_prompt))
                     interactions[role] = await stack.enter_async_context(getattr(agents, role).interaction(blank))
-                before, prompts[role] = prompts[role], prompt_of(game, state, role)
+                before, prompts[role] = prompts[role], game.prompt(game.observe(state, role))
                 segment = await interactions[role].turn(new_lines(before, prompts[role]))
                 if segment.terminated:  # by a limit, which leaves the game undecided, or by a failure
                     _check(interactions[role].trace, role)

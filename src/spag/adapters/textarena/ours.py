@@ -9,7 +9,7 @@ from typing import Any
 import textarena
 from textarena.envs.registration import ENV_REGISTRY, register_with_versions
 
-from spag.adapters.turns import after, begin, prompt_of
+from spag.adapters.turns import after, begin
 from spag.core.types import Result, Split, State
 from spag.games.base import Game
 from spag.games.registry import get, names
@@ -46,7 +46,7 @@ class SpagEnv(textarena.Env):
 
     def get_observation(self) -> tuple[int, list[tuple[int, str, textarena.ObservationType]]]:
         player = self.state.current_player_id
-        prompt = prompt_of(self.game, self._position, self.game.roles[player])
+        prompt = self.game.prompt(self.game.observe(self._position, self.game.roles[player]))
         return player, [(textarena.GAME_ID, prompt, textarena.ObservationType.PROMPT)]
 
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
