@@ -133,7 +133,6 @@ def test_a_gpu_attends_by_chain_where_flash_attention_can(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, query: int, value: int, expected: bool
 ) -> None:
     heads = torch.empty(1, 2, 3, query), torch.empty(1, 2, 3, value)
-    monkeypatch.setattr(packed_attention, "varlen_attn", varlen)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     assert packed_attention.supports_chains(torch.device("cuda"), dtype, *heads) == expected
     assert not packed_attention.supports_chains(torch.device("cpu"), dtype, *heads)

@@ -19,17 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.torch_version import TorchVersion
+from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
 from spag.models.spans import Span, chains_of, spans_of
-
-varlen_attn: Any = None
-if TorchVersion(torch.__version__) >= "2.13":  # what was measured; its first versions had no grouped heads
-    from torch.nn.attention.varlen import varlen_attn
 
 ATTENTION = "spag_packed"
 UNSUPPORTED = (TypeError, ValueError, AttributeError, IndexError, RuntimeError)
@@ -129,7 +125,7 @@ class Chains:
 
 def supports_chains(device: torch.device, dtype: torch.dtype, query: Tensor, value: Tensor) -> bool:
     """Whether flash attention takes ``query`` (..., head_dim) and ``value`` (..., value_dim) in ``dtype``."""
-    if varlen_attn is None or device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     width = query.shape[-1]
     return dtype in (torch.bfloat16, torch.float16) and width == value.shape[-1] <= _LARGEST_HEAD and width % 8 == 0
@@ -148,9 +144,11 @@ def attend_by_chain(
     )
     ends = chains.query_ends, chains.key_ends, *chains.longest
     causal = (-1, 0)  # aligned with the last key, where a chain has more keys than queries
-    options = {"scale": scaling, "window_size": causal, "enable_gqa": True}
-    found: Tensor = varlen_attn(queries.contiguous(), own_keys, own_values, *ends, **options)
-    return found[None]
+    found: Any = varlen_attn(
+        queries.contiguous(), own_keys, own_values, *ends, scale=scaling, window_size=causal, enable_gqa=True
+    )
+    attended: Tensor = found[None]
+    return attended
 
 
 class _Gather(torch.autograd.Function):
