@@ -66,7 +66,7 @@ def test_a_long_sample_does_not_change_a_short_one(packed: bool) -> None:
     alone = [logprobs(one) for one in samples]
     assert (logprobs(*samples)[0] - alone[0]).abs().max() > 0.01  # they would share frequencies
     data = TrainingData(samples, 4, packed=packed, short_length=short_length(model.config))
-    batches = data.split(range(4), samples)
+    batches = data.split(range(4))
     assert sorted(map(sorted, batches)) == [[0, 1], [2, 3]]  # a sample's last token is only predicted
     for batch in batches:
         expected = torch.cat([alone[at] for at in batch])

@@ -166,6 +166,16 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     assert "12 steps, each a batch" in text_of(folder) and "Evaluations on held-out" not in text_of(folder)
 
 
+@pytest.mark.usefixtures("_undrawn")
+def test_a_damaged_arena_is_not_called_unplayed(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run")
+    (folder / "arena").mkdir(exist_ok=True)
+    (folder / "arena" / "results.json").write_text("{")
+    write_report(folder)
+    shown = text_of(folder)
+    assert "No arena results could be read." in shown and "has not been played yet" not in shown
+
+
 def test_curves_are_the_figures_in_per_cent_with_their_means() -> None:
     rows = [metrics(step) for step in range(1, 13)]
     with plot_style():

@@ -110,7 +110,7 @@ def _explained(error: Exception, output: Path) -> SpagError | None:
     number = error.errno if isinstance(error, OSError) else int(named[1]) if named else None
     if number in _DISK_ERRNOS or any(one in text for one in _DISK_TEXTS):
         path = getattr(error, "filename", None) or output
-        fix = "free some space and rerun: training resumes"
+        fix = "free space or fix permissions, and rerun: training resumes"
         return StorageError(f"{path}: cannot be written ({first_line(error, 200)}); {fix}")
     if is_out_of_memory(error):
         fix = "lower micro_batch_size (offline also max_length), set gradient_checkpointing, or train a LoRA adapter"
