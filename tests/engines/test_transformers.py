@@ -183,7 +183,7 @@ def test_new_weights_drop_what_was_cached(loaded: tuple) -> None:
 def test_weights_that_do_not_fit_are_refused(loaded: tuple) -> None:
     model, tokenizer = loaded
     engine = TransformersEngine(model, tokenizer)
-    with pytest.raises(EngineError, match=r"model\.nothing: no such weight"):
+    with pytest.raises(EngineError, match=r"model\.nothing: the model has no weight of this name"):
         engine.update_weights({"model.nothing": torch.zeros(1)})
     with pytest.raises(EngineError, match=r"lm_head\.weight|embed_tokens"):
         engine.update_weights({next(name for name, _ in model.named_parameters()): torch.zeros(1)})

@@ -347,7 +347,7 @@ def test_dropout_and_noise_of_routers_are_off_while_training(tmp_path: Path, con
     shape |= {"intermediate_size": 48, "num_key_value_heads": 2, "router_jitter_noise": 0.5}
     AutoModelForCausalLM.from_config(config(**shape, word_embed_proj_dim=32, ffn_dim=48)).save_pretrained(tmp_path)
     model = ModelConfig(name=str(tmp_path), device="cpu", dtype="float32")
-    policy = load(model, None, make_accelerator(model, settings(), 0), 0, {}).train()
+    policy = load(model, None, make_accelerator(model, settings().settings, 0), 0, {}).train()
     ids = torch.arange(1, 30)[None]
     with torch.no_grad():
         assert torch.equal(policy(ids).logits, policy(ids).logits)

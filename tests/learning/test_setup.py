@@ -255,5 +255,5 @@ def test_emulated_bfloat16_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ConfigError, match=r"model\.dtype=bfloat16: this GPU does not support it; use float16 or float32"
     ):
-        devices.check_settings(ModelConfig(name="tiny", dtype="bfloat16"), settings())
-    devices.check_settings(ModelConfig(name="tiny", dtype="float16"), settings())
+        devices.check_settings(ModelConfig(name="tiny", dtype="bfloat16"), settings().settings)
+    devices.check_settings(ModelConfig(name="tiny", dtype="float16"), settings().settings)
