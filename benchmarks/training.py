@@ -4,7 +4,8 @@ One step with the paper's global batch of 128 samples. The paper's way (arXiv 24
 random samples, padded; all logits of the policy; a second model in memory for the reference, run in every step. Ours:
 prefix-sharing packed rows, logits of trained tokens in chunks, reference log-probabilities computed once in larger
 batches (their time is counted). Samples, optimiser and precision are the same. Of the paper's pairs, which are random,
-one in six is run, and its time is taken for six.
+one in six is run, and its time is taken for six. On AMD's CPUs with AVX-512, ours in float32 is also compared with
+itself, with torch's default products (``spag.models.speed``).
 
     python -m benchmarks --only training
     python -m benchmarks.training paper --template random  # one contestant, in a process of its own for its peak memory
@@ -26,7 +27,7 @@ from spag.models.loading import fastest_dtype
 from spag.planning.memory import PROGRAM, training_memory
 from spag.planning.specs import GIB, read_shape
 
-CONTESTANTS = {"paper": PaperStyle, "ours": Ours}
+CONTESTANTS = {"paper": PaperStyle, "ours": Ours, "default-products": Ours}
 KINDS = {
     "a template per utterance": Work(template="random", micro_batch=8),
     "a template per game": Work(template="play", micro_batch=16),
@@ -37,6 +38,8 @@ TARGETS = {"a template per utterance": 4.0, "a template per game": 8.0}
 def run(name: str, work: Work) -> Reading:
     """Take a step of training: samples a second."""
     setting = CONTESTANTS[name](work)
+    if name == "default-products":
+        torch.set_float32_matmul_precision("highest")
     setting.policy.train()
     for parameter in setting.policy.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -110,6 +113,10 @@ def contests(samples: int = GLOBAL_BATCH) -> Iterator[Contest]:
     """
     for name, work in KINDS.items():
         yield against_paper(name, replace(work, samples=samples, dtype=fastest_dtype()), TARGETS[name])
+    if torch.get_float32_matmul_precision() != "highest":
+        work = replace(KINDS["a template per game"], samples=samples, dtype="float32")
+        torchs, ours = (partial(alone, "training", side, work) for side in ("default-products", "ours"))
+        yield Contest("training, float32: oneDNN's products over torch's choice", "samples/s", torchs, ours)
 
 
 def large_contests(model: str, label: str, samples: int = GLOBAL_BATCH) -> Iterator[Contest]:

@@ -260,8 +260,8 @@ def test_checkpointed_layers_compute_attention_twice_not_three_times(
 ) -> None:
     """Packed attention recomputes itself in the backward pass, unless the layer around it does."""
     calls: list[int] = []
-    plain = packed_attention.sdpa_attention_forward
-    monkeypatch.setattr(packed_attention, "sdpa_attention_forward", lambda *a, **k: calls.append(1) or plain(*a, **k))
+    plain = packed_attention.attend_by_products
+    monkeypatch.setattr(packed_attention, "attend_by_products", lambda *a, **k: calls.append(1) or plain(*a, **k))
     gradients, counts, batch = [], [], collate(encoded(model_folder), packed=True)
     for checkpointed in (False, True):
         model = load_model(str(model_folder), dtype="float32", device="cpu").train()

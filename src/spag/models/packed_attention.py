@@ -35,6 +35,8 @@ IN_FLOAT32 = ("cpu",)
 to compute the gradient.
 """
 _LARGEST_HEAD = 256  # of flash attention's kernels
+_MOST_SCORES = 2**18
+"""Scores of a head that plain products compute at once; for more, torch's kernel takes less memory."""
 
 
 def window_of(text: PreTrainedConfig, kinds: Set[str]) -> Any:
@@ -189,10 +191,13 @@ class PackedRow:
         """Return the spans with additive masks of ``dtype``, the fastest for the kernels."""
         if dtype not in self._spans:
             spans = spans_of(self.depths, on_gpu=self.device.type != "cpu")
-            self._spans[dtype] = [replace(span, mask=self._added(span.mask, dtype)) for span in spans]
+            self._spans[dtype] = [replace(span, mask=self._added(span, dtype)) for span in spans]
         return self._spans[dtype]
 
-    def _added(self, mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    def _added(self, span: Span, dtype: torch.dtype) -> Tensor | None:
+        mask, size = span.mask, span.stop - span.start
+        if mask is None and self.device.type == "cpu" and size * size <= _MOST_SCORES:
+            mask = torch.ones(size, size, dtype=torch.bool).tril()
         return None if mask is None else torch.where(mask.to(self.device), 0.0, -torch.inf).to(dtype)[None, None]
 
 
@@ -207,8 +212,34 @@ def _attend_by_span(
         context = [range(bisect_left(starts, first), bisect_left(starts, last)) for first, last in span.context]
         seen = [*chain.from_iterable(context), index]  # each stretch of the context is one or more whole spans
         own_keys, own_values = (_gathered(pieces, seen) for pieces in (keys, values))
-        parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
+        if span.mask is not None and uses_products(query, span.mask) and not options.get("dropout"):
+            found = attend_by_products(queries[index], own_keys, own_values, span.mask, options.get("scaling"))
+            parts.append(found.transpose(1, 2))
+        else:
+            parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
     return torch.cat(parts, dim=1)
+
+
+def uses_products(query: Tensor, mask: Tensor) -> bool:
+    """Whether plain products are the fastest attention: on a CPU in float32, for texts as short as ours.
+
+    ``query`` (B, heads, Q, head_dim), ``mask`` (B or 1, 1, Q, K).
+    """
+    is_here = query.device.type == "cpu" and query.dtype is torch.float32
+    return is_here and mask.shape[-1] * mask.shape[-2] <= _MOST_SCORES
+
+
+def attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+    """Return (B, heads, Q, value_dim) for ``query`` (B, heads, Q, head_dim), ``key`` (B, kv_heads, K, head_dim),
+    ``value`` (B, kv_heads, K, value_dim) and ``mask``, which is added to the scores, (B or 1, 1, Q, K).
+
+    Heads that share keys become queries of one head, so that keys are not copied for each.
+    """
+    batch, heads, queries, size = query.shape
+    folded = query.reshape(batch, key.shape[1], -1, size) * (size**-0.5 if scaling is None else scaling)
+    scores = (folded @ key.transpose(-1, -2)).view(batch, heads, queries, -1).add_(mask)
+    shares = scores.softmax(-1).view(batch, key.shape[1], -1, key.shape[2])
+    return (shares @ value).view(batch, heads, queries, -1)
 
 
 def _causal_mask(queries: int, keys: int, device: torch.device) -> Tensor | None:

@@ -1,6 +1,9 @@
-"""The speed of matrix products on a core, used to choose a dtype and to estimate a plan's hours on a CPU."""
+"""Matrix products on CPUs: the faster of torch's libraries, and its speed on a core, used to choose a dtype and to
+estimate a plan's hours.
+"""
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from time import process_time
 
 import torch
@@ -11,12 +14,32 @@ _LONG_ENOUGH = 0.1
 """CPU seconds of a measurement: sandboxes may count CPU time in steps of 10 ms."""
 
 
+@cache
+def choose_products() -> None:
+    """Let oneDNN compute float32 products on AMD's CPUs with AVX-512: MKL, torch's choice, uses AVX2 there, and takes
+    twice as long.
+
+    torch counts this as permission to use bfloat16 inside the products, which oneDNN does only with AMX. These CPUs
+    have none; should one, the choice is taken back. It applies to GPUs too, so with a GPU all stays as it is.
+    """
+    info = Path("/proc/cpuinfo")
+    is_amd = info.is_file() and "AuthenticAMD" in info.read_text(encoding="utf-8", errors="replace")
+    is_chosen = torch.cuda.is_available() or torch.get_float32_matmul_precision() != "highest"  # by the user
+    if is_chosen or not is_amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return
+    torch.set_float32_matmul_precision("medium")
+    almost_one = torch.full((64, 64), 1 + 2**-12)  # 1 in bfloat16
+    if (almost_one @ almost_one).min() <= len(almost_one):
+        torch.set_float32_matmul_precision("highest")
+
+
 @lru_cache(maxsize=1)
 def core_speeds() -> tuple[float, float]:
     """Return one core's operations per second in bfloat16 and in float32, for matrix products as in a small model.
     Measured in CPU time, so that other programs hardly matter.
     """
     limit_kernel_caches()
+    choose_products()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

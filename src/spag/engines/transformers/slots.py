@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from spag.core.errors import ModelError
-from spag.models.packed_attention import window_of
+from spag.models.packed_attention import attend_by_products, uses_products, window_of
 from spag.models.tokens import shared_length
 
 GROWTH = 128
@@ -156,22 +156,19 @@ def grouped_attention(
     """Return (B, Q, heads, value_dim) for ``query`` (B, heads, Q, head_dim), ``key`` (B, kv_heads, W, head_dim),
     ``value`` (B, kv_heads, W, value_dim) and ``attention_mask`` (B, 1, Q, W), True = may be seen.
 
-    Heads that share keys become queries of one head; the stock function copies the whole cache once per head. A single
-    query in float32 on the CPU is faster as plain products.
+    Heads that share keys become queries of one head; the stock function copies the whole cache once per head.
     """
     if attention_mask is None:  # called from outside the engine: plain causal attention
         attended, _ = sdpa_attention_forward(module, query, key, value, None, scaling=scaling, **options)
         return attended, None
+    if uses_products(query, attention_mask):
+        added = torch.where(attention_mask, 0.0, -torch.inf)
+        return attend_by_products(query, key, value, added, scaling).transpose(1, 2), None
     batch, heads, queries, size = query.shape
     shared = heads // key.shape[1]
     folded = query.reshape(batch, key.shape[1], shared * queries, size)
     mask = attention_mask.repeat(1, 1, shared, 1)
-    scale = size**-0.5 if scaling is None else scaling
-    if queries == 1 and query.dtype == torch.float32 and query.device.type == "cpu":
-        scores = torch.matmul(folded * scale, key.transpose(-1, -2)).masked_fill_(~mask, -torch.inf)
-        attended = torch.matmul(scores.softmax(-1), value)
-    else:
-        attended = functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
+    attended = functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     return attended.reshape(batch, heads, queries, value.shape[-1]).transpose(1, 2), None
 
 
