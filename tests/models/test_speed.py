@@ -34,7 +34,7 @@ def test_attention_by_products_is_torchs() -> None:
 
 
 def test_long_texts_and_half_precision_take_torchs_kernel() -> None:
-    query = torch.empty(1, 2, 600, 16)
-    assert uses_products(query, torch.empty(1, 1, 500, 500))
-    assert not uses_products(query, torch.empty(1, 1, 600, 600))
-    assert not uses_products(query.bfloat16(), torch.empty(1, 1, 5, 5))
+    query, mask = torch.empty(4, 8, 500, 16), torch.empty(4, 1, 500, 1000)
+    assert uses_products(query, mask)
+    assert not uses_products(torch.cat([query, query]), mask)
+    assert not uses_products(query.bfloat16(), mask)

@@ -35,8 +35,10 @@ IN_FLOAT32 = ("cpu",)
 to compute the gradient.
 """
 _LARGEST_HEAD = 256  # of flash attention's kernels
-_MOST_SCORES = 2**18
-"""Scores of a head that plain products compute at once; for more, torch's kernel takes less memory."""
+_MOST_SCORES, _LONGEST_CHAIN = 2**24, 512
+"""Scores that plain products compute at once, 64 MiB, and the longest text without a fork that they attend to. Beyond,
+torch's kernel takes less memory.
+"""
 
 
 def window_of(text: PreTrainedConfig, kinds: Set[str]) -> Any:
@@ -196,7 +198,7 @@ class PackedRow:
 
     def _added(self, span: Span, dtype: torch.dtype) -> Tensor | None:
         mask, size = span.mask, span.stop - span.start
-        if mask is None and self.device.type == "cpu" and size * size <= _MOST_SCORES:
+        if mask is None and self.device.type == "cpu" and size <= _LONGEST_CHAIN:
             mask = torch.ones(size, size, dtype=torch.bool).tril()
         return None if mask is None else torch.where(mask.to(self.device), 0.0, -torch.inf).to(dtype)[None, None]
 
@@ -225,8 +227,8 @@ def uses_products(query: Tensor, mask: Tensor) -> bool:
 
     ``query`` (B, heads, Q, head_dim), ``mask`` (B or 1, 1, Q, K).
     """
-    is_here = query.device.type == "cpu" and query.dtype is torch.float32
-    return is_here and mask.shape[-1] * mask.shape[-2] <= _MOST_SCORES
+    scores = query.shape[:2].numel() * mask.shape[-2:].numel()
+    return query.device.type == "cpu" and query.dtype is torch.float32 and scores <= _MOST_SCORES
 
 
 def attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
