@@ -26,6 +26,7 @@ from spag.models.finding import EMBEDDED_NAME
 from spag.models.forward import Capabilities, probe_capabilities, to_device, token_scores
 from spag.models.loading import default_device, load_model, load_tokenizer
 from spag.models.samples import Batch, EncodedSample, collate, encode_samples
+from spag.models.speed import choose_products
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import read_shape
 
@@ -166,6 +167,7 @@ def mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
 class Ours(Setting):
     def __init__(self, work: Work, samples: list[EncodedSample] | None = None) -> None:
         super().__init__(work, samples)
+        choose_products(self.device, getattr(torch, work.dtype))
         found = probe_capabilities(self.policy, 2048)
         self.capabilities: Capabilities = replace(found, checkpointed=bool(work.checkpointing))
         self.reference_batch = LARGER * work.micro_batch

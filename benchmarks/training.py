@@ -4,8 +4,8 @@ One step with the paper's global batch of 128 samples. The paper's way (arXiv 24
 random samples, padded; all logits of the policy; a second model in memory for the reference, run in every step. Ours:
 prefix-sharing packed rows, logits of trained tokens in chunks, reference log-probabilities computed once in larger
 batches (their time is counted). Samples, optimiser and precision are the same. Of the paper's pairs, which are random,
-one in six is run, and its time is taken for six. On AMD's CPUs with AVX-512, ours in float32 is also compared with
-itself, with torch's default products (``spag.models.speed``).
+one in six is run, and its time is taken for six. On CPUs ours in float32 is also compared with itself, with torch's
+default products (``spag.models.speed``: these differ on AMD's CPUs with AVX-512).
 
     python -m benchmarks --only training
     python -m benchmarks.training paper --template random  # one contestant, in a process of its own for its peak memory
@@ -113,7 +113,7 @@ def contests(samples: int = GLOBAL_BATCH) -> Iterator[Contest]:
     """
     for name, work in KINDS.items():
         yield against_paper(name, replace(work, samples=samples, dtype=fastest_dtype()), TARGETS[name])
-    if torch.get_float32_matmul_precision() != "highest":
+    if not torch.cuda.is_available():
         work = replace(KINDS["a template per game"], samples=samples, dtype="float32")
         torchs, ours = (partial(alone, "training", side, work) for side in ("default-products", "ours"))
         yield Contest("training, float32: oneDNN's products over torch's choice", "samples/s", torchs, ours)

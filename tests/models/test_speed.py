@@ -8,7 +8,7 @@ from spag.models.speed import choose_products
 
 
 def test_chosen_products_have_the_precision_of_float32() -> None:
-    choose_products()
+    choose_products(torch.device("cpu"), torch.float32)
     one, other = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((300, 576), (576, 400)))
     exact = one.double() @ other.double()
     assert ((one @ other).double() - exact).abs().max() < 1e-5 * exact.abs().max()  # in bfloat16: 2e-3

@@ -24,6 +24,7 @@ from spag.models.forward import Capabilities, probe_capabilities, set_packed_att
 from spag.models.loading import load_adapters, load_model
 from spag.models.refusals import library_errors
 from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role
+from spag.models.speed import choose_products
 from spag.storage.home import expanded
 
 Roles = Mapping[str, bool]
@@ -45,6 +46,7 @@ def trainable(
     The first process probes them, because with sharding only it has the weights. Frozen layers are then stored
     in ``model.dtype``, unless the model is to be ``sharded``. Raises ``ModelError``.
     """
+    choose_products(accelerator.device, getattr(torch, model.dtype))
     found: Capabilities | None = None
     if accelerator.state.deepspeed_plugin is not None and accelerator.is_main_process:
         with _unsharded(accelerator.state.deepspeed_plugin):

@@ -33,7 +33,7 @@ from spag.models.adapters import with_adapter
 from spag.models.finding import adapter_base, check_generation_config, resolve_model
 from spag.models.refusals import loading
 from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names, weights_of_adapter
-from spag.models.speed import choose_products, core_speeds
+from spag.models.speed import core_speeds
 from spag.models.weights import check_finite, check_own_code, check_size, refuse_unless_equal, weights_of
 from spag.storage.home import expanded
 from spag.storage.machine import limit_kernel_caches
@@ -109,8 +109,6 @@ def load_model(
     # cuDNN's attention compiles a plan for each new shape, and play and packed rows have new ones all the time
     torch.backends.cuda.enable_cudnn_sdp(False)
     device = checked_device(device)
-    if torch.device(device).type == "cpu":
-        choose_products()
     source = resolve_model(name)
     adapted = adapter_base(Path(source))
     base = source if adapted is None else resolve_model(adapted)

@@ -2,7 +2,7 @@
 estimate a plan's hours.
 """
 
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from time import process_time
 
@@ -14,14 +14,15 @@ _LONG_ENOUGH = 0.1
 """CPU seconds of a measurement: sandboxes may count CPU time in steps of 10 ms."""
 
 
-@cache
-def choose_products() -> None:
-    """Let oneDNN compute float32 products on AMD's CPUs with AVX-512: MKL, torch's choice, uses AVX2 there, and takes
-    twice as long.
+def choose_products(device: torch.device, dtype: torch.dtype) -> None:
+    """Let oneDNN compute float32 products on AMD's CPUs with AVX-512, for models that compute in float32 on ``device``:
+    MKL, torch's choice, uses AVX2 there, and takes twice as long.
 
     torch counts this as permission to use bfloat16 inside the products, which oneDNN does only with AMX. These CPUs
     have none; should one, the choice is taken back. It applies to GPUs too, so with a GPU all stays as it is.
     """
+    if device.type != "cpu" or dtype is not torch.float32:  # float32 attention beside bfloat16 is faster with MKL
+        return
     info = Path("/proc/cpuinfo")
     is_amd = info.is_file() and "AuthenticAMD" in info.read_text(encoding="utf-8", errors="replace")
     is_chosen = torch.cuda.is_available() or torch.get_float32_matmul_precision() != "highest"  # by the user
@@ -39,13 +40,14 @@ def core_speeds() -> tuple[float, float]:
     Measured in CPU time, so that other programs hardly matter.
     """
     limit_kernel_caches()
-    choose_products()
-    threads = torch.get_num_threads()
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
+    choose_products(torch.device("cpu"), torch.float32)
     try:
         return _product_speed(torch.bfloat16), _product_speed(torch.float32)
     finally:
         torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
 
 
 def _product_speed(dtype: torch.dtype) -> float:

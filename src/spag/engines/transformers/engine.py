@@ -25,6 +25,7 @@ from spag.engines.transformers.forward import SlotModel
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import SlotCache
 from spag.models.roles import weights_of_adapter
+from spag.models.speed import choose_products
 from spag.models.tokens import PromptStyle, check_ids, stop_token_ids, token_count
 from spag.models.weights import weights_of
 
@@ -72,6 +73,7 @@ class TransformersEngine(Engine):
         concurrency: int = 32,
         adapter: str | None = None,
     ) -> None:
+        choose_products(model.device, model.dtype)
         self.concurrency, self._adapter = concurrency, adapter
         self._model, self._tokenizer, self._style = model, tokenizer, style
         self._slots = SlotModel(model, adapter)
