@@ -23,10 +23,13 @@ def choose_products(device: torch.device, dtype: torch.dtype) -> None:
     """
     if device.type != "cpu" or dtype is not torch.float32:  # float32 attention beside bfloat16 is faster with MKL
         return
+    if (
+        torch.cuda.is_available() or torch.get_float32_matmul_precision() != "highest"
+    ):  # chosen here before, or by users
+        return
     info = Path("/proc/cpuinfo")
     is_amd = info.is_file() and "AuthenticAMD" in info.read_text(encoding="utf-8", errors="replace")
-    is_chosen = torch.cuda.is_available() or torch.get_float32_matmul_precision() != "highest"  # by the user
-    if is_chosen or not is_amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if not is_amd or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return
     torch.set_float32_matmul_precision("medium")
     almost_one = torch.full((64, 64), 1 + 2**-12)  # 1 in bfloat16

@@ -52,8 +52,8 @@ def play_arena(
     parts = [part for match in matches for part in _drawn(match, config.seed)]
     summary = play_matches(path, parts, setup, force=force, keep_others=keep_others)
     models = [model for model in entrants.values() if kind_of(model.name) is not Kind.BOT]
-    copies = len(tasks) - len({json.dumps(task.data, sort_keys=True) for task in tasks})
-    if copies and models and not config.arena.sampling.temperature:
+    plays_alike = models and not config.arena.sampling.temperature
+    if plays_alike and (copies := len(tasks) - len({json.dumps(task.data, sort_keys=True) for task in tasks})):
         what = f"{copies} of {len(tasks)} tasks are repeats, which models play alike at temperature 0"
         setup.reporter.note(f"arena: {what}; intervals and p-values count each: set arena.sampling.temperature")
     wanted = {spec.id for match in matches for spec in match.specs}

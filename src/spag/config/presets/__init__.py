@@ -16,7 +16,7 @@ class Preset:
 
 
 PRESETS = {
-    "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "6 to 25 minutes"),
+    "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "5 to 25 minutes"),
     "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "2 to 10 minutes"),
     "kuhn": Preset("Kuhn poker online, scored exactly", "1 CPU core", "6 to 24 minutes"),
     "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "1 CPU core", "3 hours"),
