@@ -29,10 +29,11 @@ from spag.models.speed import choose_products
 from spag.models.tokens import PromptStyle, check_ids, stop_token_ids, token_count
 from spag.models.weights import weights_of
 
-KNOWN = 256
-"""Positions whose logits are kept: 50 MB with 50,000 tokens in float32."""
-DRAWN = 32
-"""Tokens drawn from them at once: each needs noise for the whole vocabulary, and copies of it."""
+KNOWN = 200_000_000
+"""Bytes of logits that are kept: 1,000 positions with 50,000 tokens in float32, as a step of Leduc poker visits."""
+DRAWN = 8
+"""Tokens sampled at once on a CPU: the noise for the whole vocabulary and its copies stay in the CPU's caches."""
+DRAWN_ON_GPU = 32
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +80,7 @@ class TransformersEngine(Engine):
         self._slots = SlotModel(model, adapter)
         self._dtype = str(model.dtype).removeprefix("torch.")
         self._cache = SlotCache(concurrency, self._slots.layers)
+        self._drawn = DRAWN if model.device.type == "cpu" else DRAWN_ON_GPU
         self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
         self._vocabulary, self._token_count = len(model.get_input_embeddings().weight), token_count(tokenizer)
         check_ids(tokenizer, self._stop_ids, self._vocabulary)
@@ -158,9 +160,7 @@ class TransformersEngine(Engine):
             self._active.remove(row)
         finished: list[Completion] = []
         while not finished and (rows := [row for row in self._queue if tuple(row.tokens) in self._known]):
-            for start in range(0, len(rows), DRAWN):
-                part = rows[start : start + DRAWN]
-                finished += self._advance(part, torch.stack([self._known[tuple(row.tokens)] for row in part]))
+            finished += self._advance(rows, [self._known[tuple(row.tokens)] for row in rows])
         return finished
 
     def _admit(self) -> list[Completion]:
@@ -204,7 +204,7 @@ class TransformersEngine(Engine):
         for row in rows:
             self._cache.tokens[row.slot] = row.tokens
         self._remember(rows, logits)
-        return self._advance(rows, logits)
+        return self._advance(rows, logits.unbind())
 
     def _compact_slots(self) -> None:
         """Move active rows into the first slots, so that their keys and values are read without copying."""
@@ -217,8 +217,15 @@ class TransformersEngine(Engine):
         # not sorted in place: meanwhile, other threads would see an empty list
         self._active = sorted(self._active, key=lambda row: row.slot)
 
-    def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
+    def _advance(self, rows: list[_Row], logits: Sequence[torch.Tensor]) -> list[Completion]:
         """Sample a token for each row; return the completions of rows that ended with it."""
+        finished: list[Completion] = []
+        for start in range(0, len(rows), self._drawn):
+            part = slice(start, start + self._drawn)
+            finished += self._sample(rows[part], torch.stack(list(logits[part])))
+        return finished
+
+    def _sample(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
         # a thought's tokens count only until it is closed
         too_short = (len(row.generated) - (row.closed_at or 0) < row.sampling.min_new_tokens for row in rows)
         stops = [token for token in self._stop_ids if token < self._token_count]
@@ -246,7 +253,7 @@ class TransformersEngine(Engine):
             key = tuple(row.tokens)
             self._known[key] = row_logits
             self._known.move_to_end(key)
-        while len(self._known) > KNOWN:
+        while len(self._known) * logits[0].nbytes > KNOWN:
             self._known.popitem(last=False)
 
     def _finish_reason(self, row: _Row) -> FinishReason | None:

@@ -70,14 +70,14 @@ def random_bits(generators: Sequence[torch.Generator | None], size: int, device:
     for row, generator in zip(pairs, generators, strict=True):
         if generator is not None:
             row.random_(generator=generator)
-    return pairs.view(torch.int32)[:, :size] & (2**31 - 1)
+    return pairs.view(torch.int32)[:, :size].bitwise_and_(2**31 - 1)
 
 
 def _gumbel_max(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """Sample one token a row, (B,), from logits (B, V): the largest sum of logit and Gumbel noise."""
     uniform = noise.float().add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)  # never 0, and never rounded to 1
     exponential = uniform.neg_().log1p_().neg_()
-    return (logits - exponential.log_()).argmax(-1)
+    return exponential.log_().neg_().add_(logits).argmax(-1)
 
 
 def _filtered(scaled: torch.Tensor, sampling: Sequence[SamplingConfig]) -> torch.Tensor:
