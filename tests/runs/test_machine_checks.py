@@ -42,7 +42,8 @@ def test_each_process_that_plays_needs_gpus_of_its_own(monkeypatch: pytest.Monke
     check_machine(online("reinforce.processes=8"))
     for change in ("engine.tensor_parallel=2", "engine.data_parallel=2"):
         for processes in (5, "null"):  # all eight
-            with pytest.raises(ConfigError, match=r"phases\.0\.processes=[58]: .* has 4 groups of 2 GPUs .* lower it"):
+            refusal = r"phases\.0\.processes=[58]: .* has fewer groups of 2 GPUs .* \(4\); lower it"
+            with pytest.raises(ConfigError, match=refusal):
                 check_machine(online(change, f"reinforce.processes={processes}"))
     actors = ("cluster.address=local", "cluster.online_workers=1")
     check_machine(online("engine.tensor_parallel=2", "reinforce.processes=5", *actors))
@@ -62,7 +63,8 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("spag.learning.launch.gpu_count", lambda model: 0)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {3})
-    with pytest.raises(ConfigError, match=r"^phases\.0\.processes=2: this machine has 1 CPU cores; lower it$"):
+    refusal = r"^phases\.0\.processes=2: this machine has fewer CPU cores \(1\); lower it$"
+    with pytest.raises(ConfigError, match=refusal):
         check_machine(online("reinforce.processes=2", "engine.backend=transformers"))
 
 

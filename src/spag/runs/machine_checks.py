@@ -95,7 +95,7 @@ def check_machine(config: RunConfig) -> None:
     """Raise ``ConfigError`` for the first count that exceeds this machine."""
     for option, asked, has, what in _counts(config):
         if asked > has:
-            raise ConfigError(f"{option}={asked:,}: this machine has {has:,} {what}; lower it")
+            raise ConfigError(f"{option}={asked:,}: this machine has fewer {what} ({has:,}); lower it")
 
 
 def check_dtype(config: RunConfig) -> None:

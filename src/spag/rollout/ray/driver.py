@@ -200,7 +200,7 @@ class RayPlayers:
         games = self.queue.put_back(worker.number)
         if self.losses > _LOSSES * (len(self.workers) + 1):
             raise EngineError(f"cluster: {self.losses} workers were lost without finishing a game; the last one: {why}")
-        self.note(f"cluster: worker {worker.number} was lost ({why}); its {games} games go to others")
+        self.note(f"cluster: worker {worker.number} was lost ({why}); others get its {counted(games, 'game')}")
         self._start_worker()
 
 
