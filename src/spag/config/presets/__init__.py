@@ -19,6 +19,7 @@ PRESETS = {
     "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "5 to 25 minutes"),
     "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "2 to 10 minutes"),
     "kuhn": Preset("Kuhn poker online, scored exactly", "1 CPU core", "6 to 24 minutes"),
+    "leduc": Preset("Leduc poker online, scored exactly", "2 CPU cores", "40 minutes"),
     "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "1 CPU core", "3 hours"),
     "taboo-online": Preset("Taboo: imitation, then online steps", "2 CPU cores", "not measured"),
     "textarena-mix": Preset("three TextArena games and Taboo, online", "2 CPU cores", "not measured"),
