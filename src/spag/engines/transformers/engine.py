@@ -29,8 +29,8 @@ from spag.models.speed import choose_products
 from spag.models.tokens import PromptStyle, check_ids, stop_token_ids, token_count
 from spag.models.weights import weights_of
 
-KNOWN = 200_000_000
-"""Bytes of logits that are kept: 1,000 positions with 50,000 tokens in float32, as a step of Leduc poker visits."""
+KNOWN = 256
+"""Positions whose logits are kept: 50 MB with 50,000 tokens in float32."""
 DRAWN = 8
 """Tokens sampled at once on a CPU: the noise for the whole vocabulary and its copies stay in the CPU's caches."""
 DRAWN_ON_GPU = 32
@@ -253,7 +253,7 @@ class TransformersEngine(Engine):
             key = tuple(row.tokens)
             self._known[key] = row_logits
             self._known.move_to_end(key)
-        while len(self._known) * logits[0].nbytes > KNOWN:
+        while len(self._known) > KNOWN:
             self._known.popitem(last=False)
 
     def _finish_reason(self, row: _Row) -> FinishReason | None:
