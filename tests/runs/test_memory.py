@@ -100,7 +100,8 @@ def test_the_engine_draws_a_few_tokens_at_once(model_folder: Path, monkeypatch: 
     rows = []
     draw = engines.sample_tokens
     monkeypatch.setattr(engines, "sample_tokens", lambda logits, *rest: rows.append(len(logits)) or draw(logits, *rest))
-    engine = TransformersEngine(load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder)))
+    model = load_model(str(model_folder), dtype="float32", device="cpu")
+    engine = TransformersEngine(model, load_tokenizer(str(model_folder)))
     count = 2 * engines.DRAWN + 5
     for number in range(count):
         engine.submit(Request(f"{number}", "the same words", SamplingConfig(max_new_tokens=1), seed=number))

@@ -23,9 +23,8 @@ def choose_products(device: torch.device, dtype: torch.dtype) -> None:
     """
     if device.type != "cpu" or dtype is not torch.float32:  # float32 attention beside bfloat16 is faster with MKL
         return
-    if (
-        torch.cuda.is_available() or torch.get_float32_matmul_precision() != "highest"
-    ):  # chosen here before, or by users
+    # a choice made here before, or the user's
+    if torch.cuda.is_available() or torch.get_float32_matmul_precision() != "highest":
         return
     info = Path("/proc/cpuinfo")
     is_amd = info.is_file() and "AuthenticAMD" in info.read_text(encoding="utf-8", errors="replace")

@@ -34,6 +34,7 @@ KNOWN = 256
 DRAWN = 8
 """Tokens sampled at once on a CPU: the noise for the whole vocabulary and its copies stay in the CPU's caches."""
 DRAWN_ON_GPU = 32
+"""A bound on the memory of these copies."""
 
 
 @dataclass(slots=True, eq=False)
