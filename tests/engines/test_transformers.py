@@ -119,6 +119,22 @@ def test_logprobs_are_the_models_own(loaded: tuple) -> None:
         )
 
 
+def test_the_head_reads_states_of_their_own(loaded: tuple) -> None:
+    """Of a view of longer rows, torch would copy the head's weights once for each."""
+    model, tokenizer = loaded
+    shapes: list[tuple[int, ...]] = []
+
+    def read(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        assert given[0].is_contiguous()
+        shapes.append(tuple(given[0].shape))
+
+    engine = TransformersEngine(model, tokenizer)
+    with model.get_output_embeddings().register_forward_pre_hook(read):
+        answer(engine, ask(PROMPTS))
+    assert max(rows for rows, _, _ in shapes) > 1
+    assert {length for _, length, _ in shapes} == {1}
+
+
 @pytest.mark.slow
 def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
     model, tokenizer = loaded

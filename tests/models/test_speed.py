@@ -1,5 +1,9 @@
 """Products on CPUs: the library that computes them, and attention made of them."""
 
+import os
+import subprocess
+import sys
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -12,6 +16,20 @@ def test_chosen_products_have_the_precision_of_float32() -> None:
     one, other = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((300, 576), (576, 400)))
     exact = one.double() @ other.double()
     assert ((one @ other).double() - exact).abs().max() < 1e-5 * exact.abs().max()  # in bfloat16: 2e-3
+
+
+def test_products_of_many_shapes_take_little_memory() -> None:
+    """oneDNN and torch read how many compiled products they may keep once, at the first product."""
+    script = (
+        "import psutil, torch; from spag.models.speed import choose_products;"
+        "choose_products(torch.device('cpu'), torch.float32); weights = torch.ones(576, 576);"
+        "used = lambda: psutil.Process().memory_info().rss; before = used();"
+        "[torch.ones(rows, 576) @ weights for rows in range(100, 900)]; print(used() - before)"
+    )
+    names = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 500e6  # without limits 1.1e9, with oneDNN
 
 
 def test_attention_by_products_is_torchs() -> None:

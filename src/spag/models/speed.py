@@ -21,6 +21,7 @@ def choose_products(device: torch.device, dtype: torch.dtype) -> None:
     torch counts this as permission to use bfloat16 inside the products, which oneDNN does only with AMX. These CPUs
     have none; should one, the choice is taken back. It applies to GPUs too, so with a GPU all stays as it is.
     """
+    limit_kernel_caches()  # a product follows
     if device.type != "cpu" or dtype is not torch.float32:  # float32 attention beside bfloat16 is faster with MKL
         return
     # a choice made here before, or the user's
@@ -41,7 +42,6 @@ def core_speeds() -> tuple[float, float]:
     """Return one core's operations per second in bfloat16 and in float32, for matrix products as in a small model.
     Measured in CPU time, so that other programs hardly matter.
     """
-    limit_kernel_caches()
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
     choose_products(torch.device("cpu"), torch.float32)

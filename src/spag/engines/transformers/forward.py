@@ -14,6 +14,7 @@ from spag.core.errors import EngineError, ModelError, first_line, is_out_of_memo
 from spag.engines.transformers.slots import ALL_LAYERS, ATTENTION, SlotCache, attention_mask, attention_windows
 from spag.models.adapters import use_adapter
 from spag.models.packed_attention import UNSUPPORTED, short_length
+from spag.storage.machine import trim_heap
 
 _LONG, _SHORT = 9, 4
 """Tokens of the two rows that are tried: of unequal length, so that one of them is padded."""
@@ -73,7 +74,7 @@ class SlotModel:
         self, cache: SlotCache, slots: list[int], starts: Sequence[int], fed: Sequence[Sequence[int]]
     ) -> torch.Tensor:
         """Feed each slot its tokens from its start on; return the last position's logits, (B, V)."""
-        model, device = self._model, self._model.device
+        model, device, capacity = self._model, self._model.device, cache.plan.capacity
         positions = cache.plan_forward(slots, starts, [len(tokens) for tokens in fed], device)
         longest = positions.shape[1]
         ids = torch.tensor([[0] * (longest - len(tokens)) + [*tokens] for tokens in fed], device=device)
@@ -85,8 +86,11 @@ class SlotModel:
             position_ids=positions.clamp(min=0),
             past_key_values=cache.cache,
             use_cache=True,
-            logits_to_keep=1,
+            # as an index, it copies the last states: for a view of them, torch copies the head's weights for each row
+            logits_to_keep=torch.tensor([longest - 1], device=device),
         )
+        if cache.plan.capacity > capacity:
+            trim_heap()  # the smaller keys and values that were replaced leave gaps
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
