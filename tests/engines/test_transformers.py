@@ -120,7 +120,7 @@ def test_logprobs_are_the_models_own(loaded: tuple) -> None:
 
 
 def test_the_head_reads_states_of_their_own(loaded: tuple) -> None:
-    """Of a view of longer rows, torch would copy the head's weights once for each."""
+    """Given a view of longer rows, torch copies a frozen head's weights for each."""
     model, tokenizer = loaded
     shapes: list[tuple[int, ...]] = []
 

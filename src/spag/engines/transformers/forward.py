@@ -86,7 +86,7 @@ class SlotModel:
             position_ids=positions.clamp(min=0),
             past_key_values=cache.cache,
             use_cache=True,
-            # as an index, it copies the last states: for a view of them, torch copies the head's weights for each row
+            # an index copies the last states; given a view, torch copies a frozen head's weights for each row
             logits_to_keep=torch.tensor([longest - 1], device=device),
         )
         if cache.plan.capacity > capacity:
