@@ -45,6 +45,12 @@ def test_there_are_few_options() -> None:
     assert len(list(option_names())) + len(of_phases) <= 130
 
 
+def test_online_taboo_starts_from_the_demos_imitation() -> None:
+    demo, online = (load_config(name) for name in ("demo", "taboo-online"))
+    assert online.phases[0] == demo.phases[0]
+    assert (online.model, online.game) == (demo.model, demo.game)
+
+
 def test_llama_preset_has_the_papers_hyper_parameters() -> None:
     config = load_config("llama2-7b")
     imitation, rl = (phase.settings for phase in config.phases)

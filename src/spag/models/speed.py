@@ -21,7 +21,7 @@ def choose_products(device: torch.device, dtype: torch.dtype) -> None:
     torch counts this as permission to use bfloat16 inside the products, which oneDNN does only with AMX. These CPUs
     have none; should one, the choice is taken back. It applies to GPUs too, so with a GPU all stays as it is.
     """
-    limit_kernel_caches()  # a product follows
+    limit_kernel_caches()  # the product below may be the first
     if device.type != "cpu" or dtype is not torch.float32:  # float32 attention beside bfloat16 is faster with MKL
         return
     # a choice made here before, or the user's

@@ -89,7 +89,7 @@ class SlotModel:
             # an index copies the last states; given a view, torch copies a frozen head's weights for each row
             logits_to_keep=torch.tensor([longest - 1], device=device),
         )
-        if cache.plan.capacity > capacity:
+        if device.type == "cpu" and cache.plan.capacity > capacity:
             trim_heap()  # the smaller keys and values that were replaced leave gaps
         logits: torch.Tensor = output.logits[:, -1]
         return logits
